@@ -91,7 +91,7 @@ func TestMemoryUnderFlood(t *testing.T) {
 	}
 }
 
-// TestTunnelProcessAtRest prints what the tunnel process and wireguard-go alone take while nobody
+// TestTunnelProcessAtRest prints what the tunnel process and wireguard-go alone take while no pod
 // sends, with probes inside the tunnel and then with those end to end as well: of a processor, and how often a second they wake. It
 // fails if the tunnel process wakes more than 150 times. It takes two minutes:
 // TUNNEL_BENCH=1 go test -run TestTunnelProcessAtRest -v ./tunnel/

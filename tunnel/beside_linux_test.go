@@ -26,7 +26,7 @@ type way struct {
 	beside string
 }
 
-// sample is what one measurement of a way gave.
+// sample is the result of one measurement of a way.
 type sample struct {
 	trafficResult
 	// cpu is the processor time that the whole machine took for it.
@@ -165,7 +165,7 @@ func (r *rig) untunnelled(nodes ...*rigNode) netip.Addr {
 func (r *rig) measure(w way, what traffic) sample {
 	r.t.Helper()
 	what.To = w.to
-	told, err := json.Marshal(what)
+	encoded, err := json.Marshal(what)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (r *rig) measure(w way, what traffic) sample {
 		r.t.Fatal(err)
 	}
 	cmd := r.command(w.from.pod, self)
-	cmd.Env = append(os.Environ(), roleVariable+"=traffic-client", "TUNNEL_TEST_TRAFFIC="+string(told))
+	cmd.Env = append(os.Environ(), roleVariable+"=traffic-client", "TUNNEL_TEST_TRAFFIC="+string(encoded))
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	before := ownCPU(r.t)
@@ -199,7 +199,7 @@ func ownCPU(t testing.TB) time.Duration {
 			return nil // it has ended
 		}
 		s := string(b)
-		return strings.Fields(s[strings.LastIndexByte(s, ')')+1:]) // the name may hold anything
+		return strings.Fields(s[strings.LastIndexByte(s, ')')+1:]) // the name may contain anything
 	}
 	sum := func(fields ...string) (ticks int) {
 		for _, f := range fields {
@@ -245,7 +245,7 @@ func ownCPU(t testing.TB) time.Duration {
 	return time.Duration(busy) * 10 * time.Millisecond
 }
 
-// benchTable is what came of it, with the ways that are compared side by side.
+// benchTable is the table of the results, with the ways that are compared side by side.
 func benchTable(t *testing.T, ways []way, all []measurement, samples []map[string][]sample) string {
 	t.Helper()
 	var b strings.Builder

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// better decides when better ways to a peer are tried that is reached through the agents.
+// better decides when to try better ways to a peer that is reached through the agents.
 //
-// WireGuard sends to one endpoint at a time, so a trial is that for betterWindow packets go to
-// another one. If they arrive, the peer's WireGuard follows, and ours follows it: nothing is lost.
-// If not, what was sent in that moment is, so trials are rare and, but for the first one, wait for
-// moments without traffic. Two translations of addresses let packets in only where packets went out before, so
-// each side tells the other when it tries, and both do.
+// WireGuard sends to one endpoint at a time, so in a trial packets go to another endpoint for
+// betterWindow. If they arrive, the peer's WireGuard follows, and ours follows it: nothing is lost.
+// Otherwise these packets are lost, so trials are rare and, except for the first one, wait for
+// moments without traffic. Where both sides are behind NAT, each lets packets in only from where it sent
+// some before, so each side announces its trials to the other, and both try.
 type better struct {
-	// candidates are those that were known last, due is when they are tried next, tried when they
-	// were last, pause that after the next trial.
+	// candidates are the endpoints that were known last. They were tried at tried and are due again
+	// at due; pause is the pause after the next trial.
 	candidates []netip.AddrPort
 	due, tried time.Time
 	pause      time.Duration
-	// busy is how many more trials these candidates get although there is traffic: on a machine that
-	// is late, one may miss a way that works.
+	// busy is how many more trials these candidates get although there is traffic: on a busy machine
+	// one trial may miss a way that works.
 	busy int
 }
 
-// next is what follows for a peer that is reached through the agents: whether to try the candidates
-// now. asked is when the peer last said that it tries; busy says that there is traffic.
+// next reports whether to try the candidates of a peer that is reached through the agents now. asked is
+// when the peer last announced a trial; busy says that there is traffic.
 func (b *better) next(now, asked time.Time, busy bool, candidates []netip.AddrPort) bool {
 	switch {
 	case b.due.IsZero():
@@ -38,7 +38,7 @@ func (b *better) next(now, asked time.Time, busy bool, candidates []netip.AddrPo
 	if len(candidates) == 0 {
 		return false
 	}
-	// Not where the peer only answers our last one.
+	// The peer's trial may be only its answer to our last one.
 	answers := asked.Sub(b.tried) >= betterAsked
 	if !answers && (now.Before(b.due) || busy && b.busy == 0 && now.Sub(b.due) < betterBusy) {
 		return false

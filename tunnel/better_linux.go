@@ -18,7 +18,7 @@ import (
 func (f *Fabric) improve(ctx context.Context, p *pass) {
 	for _, w := range p.layout.Peers {
 		d := f.dialers[w.PublicKey]
-		seen := f.prober.Look(w.Overlay)
+		seen := f.prober.Status(w.Overlay)
 		if d == nil || !d.seen.alive || d.seen.endpoint != d.seen.relay || !w.Relay.IsValid() || seen.State != probe.PathUp {
 			delete(f.betters, w.PublicKey)
 			continue
@@ -41,8 +41,8 @@ func (f *Fabric) improve(ctx context.Context, p *pass) {
 	}
 }
 
-// tryBetter has packets to a peer go to each of some endpoints for a moment, among them a probe
-// with a number of its own. If one is answered, by whatever way, its endpoint is one that works.
+// tryBetter sends packets to a peer to each of some endpoints for a moment, among them a probe
+// with a number of its own. If one of these probes is answered, by any way, its endpoint works.
 func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates []netip.AddrPort) {
 	control := newControl(f.cfg.Device) // the fabric's is in use
 	send := func(to netip.AddrPort) error {
@@ -51,7 +51,7 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 		}}})
 	}
 	trial := rand.Uint64() << 8 >> 1 // the last byte is which endpoint: 1 is the first
-	say := func(i int) {
+	try := func(i int) {
 		f.prober.Try(w.Overlay, trial|uint64(i))
 		// What is counted from here on was sent after the probe, or waited right before it.
 		before := sentTo(control, w.PublicKey)
@@ -61,20 +61,20 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 			}
 		}
 	}
-	say(0) // through the agents
-	f.hold(w, min(time.Duration(len(candidates))*betterWindows*betterWindow, betterHold))
+	try(0) // through the agents
+	f.delayRelay(w, min(time.Duration(len(candidates))*betterWindows*betterWindow, betterDelay))
 	for i, c := range candidates {
 		if err := send(c); err != nil || ctx.Err() != nil {
 			break
 		}
-		say(i + 1)
+		try(i + 1)
 	}
 	if err := send(w.Relay); err != nil {
 		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
-		return // the dialer sees to it
+		return // the dialer goes back
 	}
-	for end := time.Now().Add(betterWatch); time.Now().Before(end) && notify.Pause(ctx, betterLook); {
-		reached := f.prober.Look(w.Overlay).Reached
+	for end := time.Now().Add(betterWatch); time.Now().Before(end) && notify.Pause(ctx, betterCheckEvery); {
+		reached := f.prober.Status(w.Overlay).Reached
 		if i := int(reached ^ trial); i >= 1 && i <= len(candidates) {
 			f.takeBetter(ctx, w, candidates[i-1], control, send)
 			return
@@ -82,17 +82,18 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 	}
 }
 
-// takeBetter sends packets to a peer to an endpoint that works. What still comes through the agents
-// would lead WireGuard back there, so it is kept back until the peer's WireGuard has followed.
+// takeBetter moves a peer to an endpoint that works. Packets that still arrive through the agents
+// would lead WireGuard back there, so they are delayed until the peer's WireGuard has followed.
 //
-// On a machine that is late the probe that was answered may have gone another way than it says. So
-// one has to be answered while packets go to the endpoint, and then one that leaves WireGuard there: an
-// answer through the agents would lead it back. Else packets go through the agents again.
+// On a busy machine the probe that was answered may have gone another way than its number says. So
+// a probe has to be answered while packets are sent to the endpoint, and then another one whose answer
+// leaves WireGuard there: an answer through the agents would lead it back. Otherwise packets go through
+// the agents again.
 func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, control *control, send func(netip.AddrPort) error) {
 	defer f.poke()
-	f.hold(w, betterHold)
-	stay := func() { _ = send(found) } // the endpoint is read at the end
-	follows := f.answers(ctx, w, 2*betterHold+min(2*f.prober.Look(w.Overlay).Path.RTT(), betterWatch), stay, true)
+	f.delayRelay(w, betterDelay)
+	stay := func() { _ = send(found) } // the endpoint is checked at the end
+	follows := f.answers(ctx, w, 2*betterDelay+min(2*f.prober.Status(w.Overlay).Path.RTT(), betterWatch), stay, true)
 	if follows && f.answers(ctx, w, betterWatch, func() {}, false) && endpointOf(control, w.PublicKey) == found {
 		f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
 		return
@@ -103,36 +104,36 @@ func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found net
 	}
 }
 
-// answers reports whether a peer answers a probe with a number of its own within a time, of which it
-// waits for all if whole is set. It calls each meanwhile.
+// answers reports whether a peer answers a probe with a number of its own within a time. It waits for the
+// whole time if whole is set, and calls each before each check.
 func (f *Fabric) answers(ctx context.Context, w plan.WireGuardPeer, within time.Duration, each func(), whole bool) bool {
 	number := rand.Uint64() >> 1
 	reached := false
-	for look, end := 0, time.Now().Add(within); time.Now().Before(end) && (whole || !reached); look++ {
+	for check, end := 0, time.Now().Add(within); time.Now().Before(end) && (whole || !reached); check++ {
 		each()
-		if !reached && look%betterTries == 0 {
+		if !reached && check%betterTries == 0 {
 			f.prober.Try(w.Overlay, number)
 		}
-		if !notify.Pause(ctx, betterLook) {
+		if !notify.Pause(ctx, betterCheckEvery) {
 			return false
 		}
-		reached = reached || f.prober.Look(w.Overlay).Reached == number
+		reached = reached || f.prober.Status(w.Overlay).Reached == number
 	}
 	return reached
 }
 
-// hold keeps back for a while what comes from a peer through the agents: WireGuard sends where a peer
-// was heard last.
-func (f *Fabric) hold(w plan.WireGuardPeer, d time.Duration) {
-	if f.cfg.HoldRelay != nil {
-		f.cfg.HoldRelay(w.Relay, d)
+// delayRelay delays packets that arrive from a peer through the agents: WireGuard sends to the endpoint
+// from which it last received a packet.
+func (f *Fabric) delayRelay(w plan.WireGuardPeer, d time.Duration) {
+	if f.cfg.DelayRelay != nil {
+		f.cfg.DelayRelay(w.Relay, d)
 	}
 }
 
-// sentTo is how many bytes the device sent to a peer.
+// sentTo returns how many bytes the device sent to a peer.
 func sentTo(c *control, key plan.PublicKey) int64 { return onDevice(c, key).TransmitBytes }
 
-// endpointOf is where the device sends to a peer; not valid if that is not known.
+// endpointOf returns the endpoint to which the device sends to a peer; invalid if it is not known.
 func endpointOf(c *control, key plan.PublicKey) netip.AddrPort {
 	if at := onDevice(c, key).Endpoint; at != nil {
 		return unmapPort(at.AddrPort())
@@ -140,7 +141,7 @@ func endpointOf(c *control, key plan.PublicKey) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// onDevice is what the device has of a peer; zero if it does not have it.
+// onDevice returns the state of a peer in the device; zero if the device does not have it.
 func onDevice(c *control, key plan.PublicKey) wgtypes.Peer {
 	dev, err := c.read()
 	if err != nil {

@@ -48,8 +48,8 @@ func limitBuffers(dev *device.Device) (b bufferLimit, err error) {
 	return b, err
 }
 
-// used is how many buffers are in use. A device at rest has some 400 of them: those that
-// its readers wait with.
+// used returns how many buffers are in use. A device at rest uses some 400: those with
+// which its readers wait.
 func (b bufferLimit) used() uint32 {
 	b.lock.Lock()
 	defer b.lock.Unlock()
@@ -59,12 +59,12 @@ func (b bufferLimit) used() uint32 {
 // reliever drops the packets that wait for peers without a session when buffers get
 // scarce. All other packets free their buffers by themselves. Without it a pod that
 // floods a dead peer would stop the traffic with all peers. It sleeps while less than half
-// of the buffers is in use.
+// of the buffers are in use.
 type reliever struct {
 	dev   *device.Device
 	limit bufferLimit
 	idle  atomic.Pointer[idleList]
-	// wake has buffers watched, watched says that they are.
+	// wake starts the watching of buffers, watched says that they are being watched.
 	wake    chan struct{}
 	watched atomic.Bool
 }
@@ -92,9 +92,9 @@ func (r *reliever) relieve() {
 func (r *reliever) run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	look, looked := make(chan struct{}), make(chan struct{})
-	defer close(looked)
-	group.Go(func() { r.list(look, looked) })
+	refresh, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	group.Go(func() { r.list(refresh, end) })
 	again := time.NewTimer(0)
 	defer again.Stop()
 	done := ctx.Done()
@@ -107,7 +107,7 @@ func (r *reliever) run(ctx context.Context) {
 			return
 		case <-r.wake:
 			select {
-			case look <- struct{}{}:
+			case refresh <- struct{}{}:
 			default: // it was asked a moment ago
 			}
 			again.Reset(reliefEvery)
@@ -118,14 +118,14 @@ func (r *reliever) run(ctx context.Context) {
 	}
 }
 
-// list lists the peers without a session when it is asked to, but not more often than each
-// listIdleEvery. It is a goroutine of its own: the configuration interface may wait for a buffer.
-func (r *reliever) list(look, end <-chan struct{}) {
+// list lists the peers without a session when it receives from refresh, but not more often than each
+// listIdleEvery. It runs in a goroutine of its own: the configuration interface may wait for a buffer.
+func (r *reliever) list(refresh, end <-chan struct{}) {
 	for {
 		select {
 		case <-end:
 			return
-		case <-look:
+		case <-refresh:
 		}
 		now := time.Now()
 		r.idle.Store(&idleList{now, idlePeers(r.dev, now)})

@@ -8,20 +8,18 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// Which home gateway carries a peer's traffic, and which gateway of the peer it goes to, is
-// agreed upon by probes alone: no API server takes part. A gateway that reaches the peer and
-// is the best of those that do claims the peer, and says so in its probes; all other nodes of
-// the cluster, and the peer's gateways, follow. Both clusters do the same, so the pair of
-// gateways that results is one that reach each other.
-// Which is the best is said by [plan.Rank].
+// The gateways agree by probes alone, without an API server, on which home gateway carries a peer's
+// traffic and to which gateway of the peer it sends. Of the gateways that reach the peer the best one
+// by [plan.Rank] claims it and announces that in its probes; all other nodes of the cluster, and the
+// peer's gateways, follow. Both clusters do the same, so the two gateways reach each other.
 const (
-	// carrierSettles is how long a gateway reaches a peer before it takes the peer's traffic
-	// from another that carries it well.
-	carrierSettles = 10 * time.Second
-	// carrierTakes is how long before it takes it from one that does not.
+	// carrierStable is how long a gateway must have reached a peer before it takes over the peer's
+	// traffic from another that reaches the peer as well as it does.
+	carrierStable = 10 * time.Second
+	// carrierTakes is the same where the other one reaches the peer less well.
 	carrierTakes = time.Second
-	// carrierListens is for how long a gateway that just came to reach a peer waits to hear
-	// from all others before it claims the peer.
+	// carrierListens is for how long a gateway that just came to reach a peer waits for the claims
+	// of all others before it claims the peer.
 	carrierListens = 5 * time.Second
 )
 
@@ -29,13 +27,13 @@ const (
 type homeGateway struct {
 	node string
 	rank uint64
-	// alive says that its probes are answered and that it said what it claims. It is true of
+	// alive says that its probes are answered and that it sent its claims. It is true for
 	// this node itself.
 	alive bool
 	probe.Claim
 }
 
-// better says that of two gateways that are alive the first should carry the peer.
+// better reports whether of two gateways that are alive the first should carry the peer.
 func (g homeGateway) better(h homeGateway) bool {
 	return cmp.Or(cmp.Compare(g.Reach, h.Reach), cmp.Compare(g.rank, h.rank)) > 0
 }
@@ -50,7 +48,7 @@ type peerGateway struct {
 	// relayed says that it is reached through the agents.
 	relayed bool
 	// doubted says that a probe was lost, here or at another node of this cluster, and that
-	// nothing was heard of it since.
+	// no answer was received since.
 	doubted bool
 }
 
@@ -69,24 +67,24 @@ type situation struct {
 	peer    []peerGateway
 }
 
-// replaced says whether another gateway of the home cluster can carry the peer.
-func (s situation) replaced() bool {
+// replaceable reports whether another gateway of the home cluster can carry the peer.
+func (s situation) replaceable() bool {
 	return slices.ContainsFunc(s.home, func(g homeGateway) bool { return g.node != s.self && g.alive && g.Reach != probe.ReachNone })
 }
 
-// election is who carries a peer's traffic, as one node has it. The zero value knows nothing.
+// election is which gateway carries a peer's traffic, in the view of one node. The zero value is that of
+// a node that knows no gateway yet.
 type election struct {
 	// home is the home gateway in use, peer the gateway of the peer that is used where this
 	// node carries.
 	home, peer string
-	// claim is that of this node, which has reached the peer so well since a time. Zero on a
-	// node that is no gateway.
+	// Claim is that of this node, which reaches the peer as well as it says since since. It is zero
+	// on a node that is not a gateway.
 	probe.Claim
 	since time.Time
 }
 
-// countSwitches counts, of each peer that there is still, that its way leads over other gateways
-// than before.
+// countSwitches counts, for each peer that is left, how often its way changed to other gateways.
 func countSwitches(counts map[string]uint64, before, now map[string]election) map[string]uint64 {
 	out := make(map[string]uint64, len(now))
 	for peer, e := range now {
@@ -99,7 +97,7 @@ func countSwitches(counts map[string]uint64, before, now map[string]election) ma
 	return out
 }
 
-// next returns the election in a situation.
+// next returns the election that follows in a situation.
 func (e election) next(s situation) election {
 	// After a restart nothing is known yet of the gateway that is in use, and another may answer first.
 	fresh := e.Carries && slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.node == e.peer && g.path == probe.PathUnknown })
@@ -114,7 +112,7 @@ func (e election) next(s situation) election {
 		if fresh {
 			now = e.Reach
 		}
-		if s.leaving && s.replaced() {
+		if s.leaving && s.replaceable() {
 			now = probe.ReachNone // others take over, and this node follows
 		}
 		if now != e.Reach || e.since.IsZero() {
@@ -128,8 +126,9 @@ func (e election) next(s situation) election {
 	return e
 }
 
-// reachOf is how well this node reaches the peer. What is doubted does not count unless it carries
-// the peer: it would take the peer from another node that found sooner who died, to lose it again.
+// reachOf returns how well this node reaches the peer. Unless this node carries the peer, doubted
+// gateways do not count: it would take the peer from a node that noticed a death sooner, and lose it
+// again.
 func reachOf(s situation, carries bool) probe.Reach {
 	best := probe.ReachNone
 	for _, g := range s.peer {
@@ -146,25 +145,25 @@ func reachOf(s situation, carries bool) probe.Reach {
 	return best
 }
 
-// claims says whether this node, gateway i of its cluster, carries the peer.
+// claims reports whether this node, gateway i of its cluster, carries the peer.
 func (e election) claims(s situation, i int) bool {
 	if e.Reach == probe.ReachNone {
 		return false
 	}
 	self := s.home[i]
 	self.Claim = e.Claim
-	reaches, unheard := s.now.Sub(e.since), false
+	reaches, silent := s.now.Sub(e.since), false
 	for j, other := range s.home {
 		switch {
 		case j == i:
 		case !other.alive:
-			unheard = true
+			silent = true
 		case other.Carries && e.Carries:
 			if other.better(self) {
 				return false
 			}
 		case other.Carries:
-			patience := carrierSettles
+			patience := carrierStable
 			if other.Reach < e.Reach {
 				patience = carrierTakes
 			}
@@ -175,7 +174,7 @@ func (e election) claims(s situation, i int) bool {
 			return false // it is about to claim
 		}
 	}
-	return e.Carries || !unheard || min(reaches, s.now.Sub(s.began)) >= carrierListens
+	return e.Carries || !silent || min(reaches, s.now.Sub(s.began)) >= carrierListens
 }
 
 // chooseHomeGateway picks the gateway that a peer's traffic is sent to: the best of those that
@@ -195,9 +194,9 @@ func chooseHomeGateway(gateways []homeGateway, current string) string {
 	return current
 }
 
-// choosePeerGateway picks the gateway of a peer that its traffic is sent to: of those in the
-// best state, one that says that it carries us, the best of several; else the one in use; else
-// the best.
+// choosePeerGateway picks the gateway of a peer that its traffic is sent to: of those in the best
+// state the best of those that announce that they carry this cluster's traffic; else the one in use;
+// else the best.
 func choosePeerGateway(gateways []peerGateway, current string) string {
 	if len(gateways) == 0 {
 		return ""

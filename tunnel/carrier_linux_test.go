@@ -31,7 +31,7 @@ func (r *rig) echoes(ns string, to netip.Addr) *echoes {
 	e := &echoes{}
 	ended, done := make(chan struct{}), make(chan struct{})
 	e.stop = sync.OnceFunc(func() {
-		time.Sleep(200 * time.Millisecond) // for what is on its way
+		time.Sleep(200 * time.Millisecond) // for packets on their way
 		close(ended)
 		<-done
 	})
@@ -98,7 +98,7 @@ func (e *echoes) since(then time.Time) (lost int, gap time.Duration) {
 }
 
 // TestGatewaysTakeOverFromEachOther has two clusters of two gateways and a worker each. What
-// dies, or comes back, is noticed by probes alone: nobody tells the fabrics anything.
+// dies, or comes back, is noticed by probes alone: the fabrics get no other input.
 func TestGatewaysTakeOverFromEachOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -221,7 +221,7 @@ func TestGatewaysTakeOverFromEachOther(t *testing.T) {
 			if gap > 2*time.Second {
 				t.Errorf("none passed for %v when it came back", gap)
 			}
-			if took := time.Since(healed); took < carrierSettles {
+			if took := time.Since(healed); took < carrierStable {
 				t.Errorf("it took the traffic back after %v", took)
 			}
 			time.Sleep(5 * time.Second)

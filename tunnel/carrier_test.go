@@ -55,24 +55,24 @@ func TestGatewayClaimsAPeer(t *testing.T) {
 		carries  bool
 		home     string
 	}{
-		"the only one, at once":                                                   {peer: up, carries: true, home: "self"},
-		"not one that does not reach the peer":                                    {peer: []peerGateway{{node: "x", path: probe.PathDown}}, home: "self"},
-		"one that is alone, when it has listened":                                 {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not before it has listened":                                              {peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Second, home: "self"},
-		"what it carried before it was restarted, it does":                        {election: carrying, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, carries: true, home: "self"},
-		"what it carried before, while nothing is known":                          {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
-		"what it carried before, while another gateway of the peer answers first": {election: carrying, peer: []peerGateway{{node: "x"}, {node: "y", path: probe.PathUp}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
-		"the best of two":                                                         {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not the second of two":                                                   {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, home: "other"},
-		"the second of two when the best reaches nobody":                          {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"the second of two when the best is dead":                                 {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"the best, back for a moment, waits":                                      {peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
-		"the best, back for long, takes it":                                       {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"not one that doubts its own way, from one that found another":            {election: long, peer: doubted, other: []homeGateway{other(1, true, probe.ReachSome, true)}, listened: time.Minute, home: "other"},
-		"who carries keeps it while its way is doubted":                           {election: carrying, peer: doubted, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries keeps it from a worse one":                                   {election: carrying, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries yields to a better one":                                      {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
-		"who carries waits until another claims":                                  {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the only one, at once":                                                    {peer: up, carries: true, home: "self"},
+		"not one that does not reach the peer":                                     {peer: []peerGateway{{node: "x", path: probe.PathDown}}, home: "self"},
+		"one that is alone, when it has listened":                                  {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not before it has listened":                                               {peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Second, home: "self"},
+		"the one that carried before a restart":                                    {election: carrying, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, carries: true, home: "self"},
+		"one that carried before, while nothing is known":                          {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
+		"one that carried before, while another gateway of the peer answers first": {election: carrying, peer: []peerGateway{{node: "x"}, {node: "y", path: probe.PathUp}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
+		"the best of two":                                                          {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not the second of two":                                                    {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, home: "other"},
+		"the second of two when the best reaches no gateway":                       {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the second of two when the best is dead":                                  {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"the best, back for a moment, waits":                                       {peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"the best, back for long, takes it":                                        {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"not one that doubts its own way, from one that found another":             {election: long, peer: doubted, other: []homeGateway{other(1, true, probe.ReachSome, true)}, listened: time.Minute, home: "other"},
+		"the carrier keeps it while its way is doubted":                            {election: carrying, peer: doubted, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the carrier keeps it from a worse one":                                    {election: carrying, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"the carrier yields to a better one":                                       {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"the carrier waits until another claims":                                   {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tt.election.next(situation{
@@ -139,7 +139,7 @@ func (w *carrierWorld) situation(n *carrierNode) situation {
 	return s
 }
 
-// step lets every node look once, in any order, and then all hear of it.
+// step runs the election once on every node, in any order, and then all receive the claims.
 func (w *carrierWorld) step() (changed bool) {
 	w.now = w.now.Add(250 * time.Millisecond)
 	for _, side := range w.nodes {
@@ -244,7 +244,7 @@ func TestCarrierFailsOverAtOnce(t *testing.T) {
 			n.dead = true
 		}
 	}
-	for range 3 { // one looks and claims; others hear of it; their answers are heard
+	for range 3 { // one decides and claims; others receive the claim; their answers are received
 		w.step()
 	}
 	for _, n := range slices.Concat(w.nodes[0], w.nodes[1]) {

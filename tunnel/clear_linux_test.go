@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// While the table of nftables is gone, what comes out of a tunnel is for an alias that nobody
+// While the table of nftables is gone, a packet from a tunnel is for an alias that nobody
 // translates. The node's default route leads to the network between the clusters: without the rule
 // for what comes out of the device, packets are seen there.
 func TestUntranslatedPacketsEndOnTheNode(t *testing.T) {

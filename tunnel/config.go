@@ -31,9 +31,9 @@ type Config struct {
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
 	Userspace bool
-	// HoldRelay keeps back for a while what comes from a peer through the agents, which it is
-	// named by [plan.Gateway.Relay]. Nil does not.
-	HoldRelay func(relay netip.AddrPort, d time.Duration)
+	// DelayRelay delays packets that arrive through the agents from the peer with an address
+	// [plan.Gateway.Relay]. May be nil.
+	DelayRelay func(relay netip.AddrPort, d time.Duration)
 	// Keys keeps this node's key over the end of both processes. Nil does not.
 	Keys KeyStore
 	// Log receives what changes. Default: none.

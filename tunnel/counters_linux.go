@@ -9,8 +9,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Counters reads what the kernel counts. A call costs as much as the table of nftables is long, so
-// it is for those who ask seldom.
+// Counters reads the kernel's counters. The cost of a call grows with the nftables table, so call it
+// seldom.
 func (f *Fabric) Counters() (Counters, error) {
 	f.mu.Lock()
 	var peers []plan.Peer

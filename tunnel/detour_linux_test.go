@@ -16,7 +16,7 @@ const detourWithin = 9 * time.Second
 // nowhere is where no flow goes to.
 const nowhere = "203.0.113.1"
 
-// blockUDP drops what comes to a node and what leaves it by UDP, but for flows to an address.
+// blockUDP drops UDP from and to a node, except flows to an address.
 func (n *rigNode) blockUDP(but string) {
 	n.r.t.Helper()
 	n.r.in(n.ns, fmt.Sprintf(`set -e
@@ -41,7 +41,7 @@ func (n *rigNode) at() (netip.AddrPort, Way, error) {
 	return s.Peers[0].Endpoint, s.Peers[0].Way, nil
 }
 
-// flow says whether echoes have come back lately.
+// flow reports whether echoes have come back lately.
 func (e *echoes) flow() error {
 	if lost, gap := e.since(time.Now().Add(-500 * time.Millisecond)); lost > 0 || gap == 0 {
 		return fmt.Errorf("%d were lost in the last half second", lost)
@@ -97,7 +97,7 @@ func TestABlockedWayIsLeftForAnotherEndpoint(t *testing.T) {
 func TestAPeerThatComesBackIsWhereItWas(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	a, b := pairOf(r, "172.31.0.99") // where nobody is
+	a, b := pairOf(r, "172.31.0.99") // which no node has
 	was, _, err := a.at()
 	if err != nil {
 		t.Fatal(err)
@@ -151,14 +151,14 @@ func TestAPeerThatComesBackIsWhereItWas(t *testing.T) {
 	}
 }
 
-// A peer behind a translation is where it was seen, which nobody announces.
+// A peer behind NAT is at the address where it was seen, which is not announced.
 func TestAPeerThatRoamedIsNotLostWhenItsPathBreaks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
 	public := b.behind(symmetric, 2)
 	to := peering(b, "10.241.0.0/16", "10.242.0.0/16")
-	to.Gateways[0].Endpoints = []string{"172.31.0.98:51820", "172.31.0.99:51820"} // where nobody is
+	to.Gateways[0].Endpoints = []string{"172.31.0.98:51820", "172.31.0.99:51820"} // which no node has
 	a.set(a.desired([]*rigNode{a}, to))
 	b.set(b.desired([]*rigNode{b}, peering(a, "10.242.0.0/16", "10.241.0.0/16", openTo(b.podAddr))))
 	a.up()

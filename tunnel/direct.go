@@ -12,34 +12,32 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// busyRate is from how many bytes a second on a way is in use. Probes and their answers stay
-// below it, also while they are sent often, and in the seconds in which some have full size: 600
-// at rest, 3,100, and 3,600.
+// busyRate is the rate, in bytes a second, from which on a way counts as in use. Probes and their
+// answers stay below it: 600 at rest, 3,100 while they are sent often, and 3,600 in the seconds in which
+// some have full size.
 const busyRate = 8000
 
-// A node has tunnels to those nodes of peers with whose pods its own have most traffic, so that it
-// goes directly. Tunnels to all would be too many: 250 peers of 64 nodes are 16,000. What goes
-// through carriers is counted by node; as both ends count the same packets, both come to want a
-// tunnel at about the same time, and no word is needed. What a packet needs to pass is in
-// [plan.Direct].
+// A node has direct tunnels to the nodes of peers with whose pods its own pods have most traffic.
+// Tunnels to all would be too many: 250 peers of 64 nodes are 16,000. Traffic through carriers is
+// counted by node; both ends count the same packets, so both open a tunnel at about the same time
+// without a message. [plan.Direct] says when packets take it.
 const (
-	// directWorth is from how many bytes a second a tunnel is wanted.
+	// directWorth is the rate, in bytes a second, from which on a tunnel is opened.
 	directWorth = 10_000
-	// directTry is for how long one is tried, directGone for how long one that worked may not.
+	// directTry is for how long a tunnel is tried, directGone for how long one that worked may fail.
 	directTry  = 20 * time.Second
 	directGone = 2 * time.Minute
-	// directPause is for how long it is not tried after it did not work, which doubles up to
+	// directPause is the pause after a tunnel failed, which doubles up to
 	// directPauseMost.
 	directPause     = 30 * time.Second
 	directPauseMost = 10 * time.Minute
 	// directIdle is for how long it is kept without traffic.
 	directIdle = 5 * time.Minute
-	// directHolds is for how long it is kept though others have more traffic.
-	directHolds = time.Minute
-	// directSettles is for how long probes have to pass again after they did not.
-	directSettles = 10 * time.Second
-	// directLeaves is how long before the end of a tunnel the other node is told: for several
-	// probes.
+	// directKept is for how long it is kept though other nodes have more traffic.
+	directKept = time.Minute
+	// directStable is for how long probes have to pass again after some were lost.
+	directStable = 10 * time.Second
+	// directLeaves is how long before its end a tunnel is announced to end: several probes.
 	directLeaves = 3 * time.Second
 	// directMeasure is how often traffic is measured at most: a pass is made each resyncEvery.
 	directMeasure = time.Second
@@ -48,37 +46,37 @@ const (
 // remote names a node of a peer.
 type remote struct{ cluster, node string }
 
-// directSeen is what is observed of a node of a peer.
+// directSeen is what this node observes of a node of a peer.
 type directSeen struct {
 	// gateway says that there is a tunnel to it in any case.
 	gateway bool
-	// rate is the bytes of pods' traffic with it a second, whichever way.
+	// rate is the pods' traffic with it in bytes a second, by any way.
 	rate float64
 	path probe.PathState
-	// blocked says that large packets do not pass the tunnel.
+	// blocked says that the tunnel does not pass large packets.
 	blocked bool
 }
 
-// directState is how a node of a peer is reached directly. The zero value is one that no tunnel is
-// wanted to.
+// directState is how a node of a peer is reached directly. The zero value means that no tunnel to it
+// is desired.
 type directState struct {
-	// since is when its tunnel came to be wanted, up since when packets pass it, lost when they
-	// last ceased to, busy when there was traffic last, leaving when it came to be given up.
+	// since is when its tunnel was first desired, up since when packets pass it, lost when they last
+	// ceased to, busy when there last was traffic, leaving since when it is being given up.
 	since, up, lost, busy, leaving time.Time
-	// use says that packets pass, and did for long enough.
+	// use says that packets have passed for long enough.
 	use bool
-	// standing says that packets were sent directly before this process began, and that nothing
-	// else is known yet.
-	standing bool
-	// failed is how often in a row it did not work, and again when it is tried again.
+	// inherited says that packets were sent directly before this process began, and that no probe
+	// was answered or lost yet.
+	inherited bool
+	// failed is how often in a row the tunnel failed, and again when it is tried again.
 	failed int
 	again  time.Time
 }
 
-// directs are the nodes of peers of which something is to be remembered.
+// directs are the nodes of peers with a tunnel, or one that failed.
 type directs map[remote]directState
 
-// next returns what follows from what is observed: of all nodes that are in d, and of those with
+// next returns the states that follow from what is observed of all nodes in d, and of those with
 // traffic or a tunnel.
 func (d directs) next(now time.Time, seen map[remote]directSeen) directs {
 	out := directs{}
@@ -102,8 +100,8 @@ func (s directState) next(now time.Time, o directSeen) directState {
 			return s
 		}
 	}
-	s.standing = s.standing && o.path == probe.PathUnknown
-	up := (o.path == probe.PathUp || s.standing) && !o.blocked
+	s.inherited = s.inherited && o.path == probe.PathUnknown
+	up := (o.path == probe.PathUp || s.inherited) && !o.blocked
 	switch {
 	case up && s.up.IsZero():
 		s.up = now
@@ -113,8 +111,8 @@ func (s directState) next(now time.Time, o directSeen) directState {
 	if o.rate >= busyRate {
 		s.busy = now
 	}
-	settled := s.lost.IsZero() || now.Sub(s.up) >= directSettles
-	if s.use = up && settled && s.leaving.IsZero(); s.use {
+	stable := s.lost.IsZero() || now.Sub(s.up) >= directStable
+	if s.use = up && stable && s.leaving.IsZero(); s.use {
 		s.failed = 0
 	}
 	switch {
@@ -132,14 +130,14 @@ func (s directState) next(now time.Time, o directSeen) directState {
 	return s
 }
 
-// admit has tunnels be wanted to the nodes with most traffic, and others be given up for these.
-// One of which there is a tunnel has to be surpassed by far. Each peer gets as many as the others
+// admit opens tunnels to the nodes with most traffic, and gives up others for them. A node with a
+// tunnel loses it only to one with twice its traffic. Each peer gets as many tunnels as the others
 // before one gets more.
 func (d directs) admit(now time.Time, seen map[remote]directSeen) {
 	type entry struct {
 		remote
 		weight float64
-		level  int // how many of the same peer are before it
+		level  int // how many nodes of the same peer are before it
 	}
 	var all []entry
 	slots := 0
@@ -170,7 +168,7 @@ func (d directs) admit(now time.Time, seen map[remote]directSeen) {
 		case i < directMost && s.since.IsZero() && slots < directMost:
 			slots++
 			s.since, s.busy = now, now
-		case i >= directMost && !s.since.IsZero() && now.Sub(s.since) >= directHolds:
+		case i >= directMost && !s.since.IsZero() && now.Sub(s.since) >= directKept:
 			s.leaving, s.use = now, false
 		default:
 			continue
@@ -189,7 +187,7 @@ type directMeter struct {
 	counts map[netip.Addr]uint64
 }
 
-// due says that it is time to read the counters. Many are read less often.
+// due reports whether it is time to read the counters. Many are read less often.
 func (m directMeter) due(now time.Time, counters int) bool {
 	return now.Sub(m.at) >= max(directMeasure, time.Duration(counters)*time.Millisecond)
 }
@@ -201,7 +199,7 @@ func (m *directMeter) measure(now time.Time, counts map[netip.Addr]uint64, owner
 	for a, n := range counts {
 		was, known := m.counts[a]
 		r, announced := owner[a]
-		// What was counted before this process began, or while nothing was measured, is not news.
+		// Counts from before this process began, or from a time without measurements, do not count.
 		if n > was && known && announced && took > 0 {
 			rates[r] += float64(n-was) / took
 		}
@@ -210,10 +208,10 @@ func (m *directMeter) measure(now time.Time, counts map[netip.Addr]uint64, owner
 	return rates
 }
 
-// directory is the nodes of peers that can be reached directly, as a desired state has them.
+// directory is the nodes of peers that can be reached directly, by a desired state.
 type directory struct {
 	of *plan.Desired
-	// nodes are by name, aliases lead from the first address of a prefix to who has it.
+	// nodes are by name. aliases are the nodes by the first address of each of their prefixes.
 	nodes    map[remote]plan.RemoteNode
 	gateways []remote
 	aliases  map[netip.Addr]remote
@@ -241,13 +239,13 @@ func newDirectory(d *plan.Desired) directory {
 	return out
 }
 
-// announced is the prefixes of this node's pods that peers were told.
+// announced is the prefixes of this node's pods that were announced to peers.
 type announced struct {
 	pods []netip.Prefix
-	gone time.Time // when they were told none any more
+	gone time.Time // when the announcement was withdrawn
 }
 
-// next returns what is accepted, and whether that is about to end.
+// next returns the prefixes that are accepted directly, and whether that is about to end.
 func (a *announced) next(now time.Time, pods []netip.Prefix) (accepted []netip.Prefix, ends bool) {
 	switch {
 	case len(pods) > 0:
@@ -260,17 +258,17 @@ func (a *announced) next(now time.Time, pods []netip.Prefix) (accepted []netip.P
 	return a.pods, len(pods) == 0
 }
 
-// planned is what a plan is to know of the nodes that there are tunnels to, in order. ends says
-// that all are about to be given up.
-func (d directs) planned(known directory, ends bool, told func(plan.RemoteNode) (uint64, bool)) []plan.Direct {
+// planned returns the nodes with tunnels as input of a plan, sorted. ends says that all tunnels are
+// about to be given up. received returns what a node last announced, and whether it ever answered.
+func (d directs) planned(known directory, ends bool, received func(plan.RemoteNode) (uint64, bool)) []plan.Direct {
 	var out []plan.Direct
 	for _, r := range slices.SortedFunc(maps.Keys(d), compareRemotes) {
 		s, n := d[r], known.nodes[r]
 		if s.since.IsZero() {
 			continue
 		}
-		agreement, heard := told(n)
-		out = append(out, plan.Direct{RemoteNode: n, Use: s.use && !ends, Told: agreement, Standing: s.standing && !heard, Leaving: ends || !s.leaving.IsZero()})
+		agreement, answered := received(n)
+		out = append(out, plan.Direct{RemoteNode: n, Use: s.use && !ends, Received: agreement, Inherited: s.inherited && !answered, Leaving: ends || !s.leaving.IsZero()})
 	}
 	return out
 }

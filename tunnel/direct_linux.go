@@ -9,8 +9,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// findDirect returns the nodes of peers to which there are to be tunnels. What peers were told of
-// this node's pods holds in d for a while after they were told that it does not.
+// findDirect returns the nodes of peers to which this node should have direct tunnels. It keeps the
+// prefixes that were announced to peers in d for a while after the announcement was withdrawn.
 func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 	if f.directory.of != desired {
 		f.directory = newDirectory(desired)
@@ -23,7 +23,7 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 	p.problems = append(p.problems, f.directory.problems...)
 	if f.directs == nil {
 		if p.device == nil {
-			return nil // what it holds is not known yet
+			return nil // its peers are not known yet
 		}
 		f.directs = f.directBefore(p)
 	}
@@ -43,17 +43,17 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		}
 		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r]}
 		if f.busy(n.PublicKey) {
-			o.rate += f.heard[n.PublicKey].rate
+			o.rate += f.traffic[n.PublicKey].rate
 		}
-		sight := f.prober.Look(overlayOf(n))
-		o.path = sight.State
-		o.blocked = sight.Search.Blocked() || sight.Search.Narrow() && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return a.Addr().Is6() })
+		probed := f.prober.Status(overlayOf(n))
+		o.path = probed.State
+		o.blocked = probed.Search.Blocked() || probed.Search.Narrow() && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return a.Addr().Is6() })
 		seen[r] = o
 	}
 	f.directs = f.directs.next(p.now, seen)
 	return f.directs.planned(f.directory, ends, func(n plan.RemoteNode) (uint64, bool) {
-		sight := f.prober.Look(overlayOf(n))
-		return sight.Agreement, !sight.Path.LastAnswer().IsZero()
+		probed := f.prober.Status(overlayOf(n))
+		return probed.Agreement, !probed.Path.LastAnswer().IsZero()
 	})
 }
 
@@ -61,7 +61,7 @@ func overlayOf(n plan.RemoteNode) netip.Addr {
 	return plan.GatewayOverlay(plan.Peer{ClusterID: n.Cluster}, n.Gateway)
 }
 
-// measure reads what nftables counted, where there is traffic at all.
+// measure reads the counters of nftables, unless there are none.
 func (f *Fabric) measure(p *pass) {
 	f.rates = nil
 	if len(f.directory.counted) == 0 {
@@ -75,16 +75,16 @@ func (f *Fabric) measure(p *pass) {
 	f.rates = f.meter.measure(p.now, counts, f.directory.aliases)
 }
 
-// directBefore is what there was when this process began, by the device and by nftables: other
-// nodes send here directly, and go on to do so.
+// directBefore returns the direct tunnels from before this process began, by the device and by
+// nftables: other nodes still send here directly.
 func (f *Fabric) directBefore(p *pass) directs {
 	out := directs{}
 	open, err := firewall.Open()
 	p.fail(err)
 	for r, n := range f.directory.nodes {
 		for _, key := range []plan.PublicKey{n.PublicKey, n.NextKey} {
-			if h := p.held[key]; h != nil && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
-				out[r] = directState{since: p.now, busy: p.now, standing: open[n.Aliases[0].Addr()]}
+			if h := p.byKey[key]; h != nil && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
+				out[r] = directState{since: p.now, busy: p.now, inherited: open[n.Aliases[0].Addr()]}
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (r *directRig) desired(n *rigNode) plan.Desired {
 	return d
 }
 
-// direct says whether packets from a node go directly to another.
+// direct reports whether packets from a node go directly to another.
 func (n *rigNode) direct(to *rigNode) bool {
 	return slices.ContainsFunc(n.fabric.seen().Peers, func(p PeerStatus) bool { return p.Cluster == clusterID(to.cluster) && p.Node == to.name && p.Direct })
 }
@@ -278,7 +278,7 @@ nft add rule ip watch forward iifname %[1]s counter comment passed`, a.device))
 		{"as a pod of another node", asOther, toHere, false, false},
 		{"as an alias, which is the carrier's", remap(t, r.b[1].podAddr, directAliasOfB), toHere, false, false},
 		{"to a pod of another node", asOwn, toOther, true, false},
-		{"to what is nobody's", asOwn, address("255.0.0.1"), true, false},
+		{"to an address of no pod", asOwn, address("255.0.0.1"), true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.t = t

@@ -20,7 +20,7 @@ func TestDirectStateFollowsItsTunnel(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state directState
 		seen  directSeen
-		// use says that packets may go through it, wanted that there is a tunnel.
+		// use says that packets may go through it, wanted that a tunnel is desired.
 		use, wanted, leaving bool
 	}{
 		"a gateway's is there in any case":                {seen: directSeen{gateway: true}, wanted: true},
@@ -28,15 +28,15 @@ func TestDirectStateFollowsItsTunnel(t *testing.T) {
 		"one on which probes are lost":                    {state: settled, seen: directSeen{path: probe.PathDown, rate: directWorth}, wanted: true},
 		"one that large packets do not pass":              {state: settled, seen: directSeen{path: probe.PathUp, blocked: true, rate: directWorth}, wanted: true},
 		"one that is back for a moment":                   {state: directState{since: ago(time.Hour), lost: ago(time.Second), busy: now}, seen: up, wanted: true},
-		"one that is back for long":                       {state: directState{since: ago(time.Hour), lost: ago(time.Minute), up: ago(directSettles), busy: now}, seen: up, use: true, wanted: true},
+		"one that is back for long":                       {state: directState{since: ago(time.Hour), lost: ago(time.Minute), up: ago(directStable), busy: now}, seen: up, use: true, wanted: true},
 		"one that never answered, for a while":            {state: directState{since: ago(directTry - time.Second), busy: now}, seen: directSeen{rate: directWorth}, wanted: true},
 		"one that never answered, for too long":           {state: directState{since: ago(directTry), busy: now}, seen: directSeen{rate: directWorth}},
 		"one that does not answer any more, for too long": {state: directState{since: ago(time.Hour), lost: ago(directGone), busy: now}, seen: directSeen{path: probe.PathDown}},
 		"one without traffic for too long":                {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(directIdle)}, seen: directSeen{path: probe.PathUp}, wanted: true, leaving: true},
-		"one that was told that it ends":                  {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(time.Second)}, seen: up, wanted: true, leaving: true},
-		"one that was told so for long":                   {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(directLeaves)}, seen: directSeen{path: probe.PathUp}},
-		"one that was used before a restart":              {state: directState{since: now, busy: now, standing: true}, seen: directSeen{}, use: true, wanted: true},
-		"one that was used before, and is down":           {state: directState{since: now, busy: now, standing: true}, seen: directSeen{path: probe.PathDown}, wanted: true},
+		"one whose end is announced":                      {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(time.Second)}, seen: up, wanted: true, leaving: true},
+		"one whose end was announced long ago":            {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(directLeaves)}, seen: directSeen{path: probe.PathUp}},
+		"one that was used before a restart":              {state: directState{since: now, busy: now, inherited: true}, seen: directSeen{}, use: true, wanted: true},
+		"one that was used before, and is down":           {state: directState{since: now, busy: now, inherited: true}, seen: directSeen{path: probe.PathDown}, wanted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tt.state.next(now, tt.seen)
@@ -69,7 +69,7 @@ func TestDirectPausesDoubleUpToAMost(t *testing.T) {
 }
 
 // Whatever the traffic: there are never more tunnels than the limit, each peer gets its share, and
-// what has a tunnel keeps it from what has hardly more traffic.
+// a node with a tunnel keeps it when another has hardly more traffic.
 func TestDirectTunnelsAreBoundedAndShared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now, d := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), directs{}

@@ -1,14 +1,14 @@
 // Package tunnel is the fabric: the WireGuard device of a node, the routes into
 // it, the address translation and the firewall around it, and the probes that
-// tell whether traffic really passes.
+// show whether traffic really passes.
 //
-// It knows nothing of Kubernetes. [plan.Desired] goes in, [Status] comes out;
-// [plan.Plan] decides between the two as a function from values to values, and
-// [Fabric] makes the kernel agree with the plan, again and again.
+// It does not depend on Kubernetes. [plan.Desired] goes in, [Status] comes out;
+// [plan.Plan] is a pure function that plans between the two, and [Fabric] reconciles the kernel
+// with the plan again and again.
 //
-// What is decided is in package plan: values in, values out. Package probe finds out which
-// ways work, and what passes them; package firewall writes the nftables table. This one has
-// the device, the routes, and who carries what.
+// Package plan decides: values in, values out. Package probe finds out which
+// ways work and which packets pass them; package firewall writes the nftables table. This package
+// has the device, the routes, and the election of carriers.
 //
 // # Addresses
 //
@@ -25,7 +25,7 @@
 //
 // The source that a packet carries inside the tunnel is what the receiver calls
 // the sender, so the AllowedIPs of WireGuard are the aliases and a forged
-// source is dropped by the cipher. The source is also what tells apart peers
+// source is dropped by the cipher. The source also distinguishes peers
 // that happen to use the same alias for us.
 //
 // Translation keeps the host part and no state. It sits outside connection
@@ -40,35 +40,36 @@
 // Every node has one device. Some home nodes are gateways: they have tunnels to the gateways of
 // all peers. For each peer one of them is the carrier, which translates (docs/design/0023). The
 // other nodes send what is for the peer to the carrier over the same device, and get the answers
-// back that way, so nothing is asked of the CNI. The node of the pod is the one that decides about
+// back that way, so the CNI needs no configuration. The node of the pod decides about
 // exposure, because it sees both directions. Nodes with much traffic between them send it past
 // the carriers, and both translate then (docs/design/0025).
 //
 // # What passes
 //
-// Probes inside the tunnels, from node to node, decide who carries what. Beside these each node
-// sends some from its own address among its pods' to those of the peers' nodes, which take the
-// way of pods' packets: they only tell ([probe.Ends], docs/design/0045).
+// Probes inside the tunnels, from node to node, decide which gateway carries which peer. Each node
+// also sends probes from its own address among its pods' to those of the peers' nodes, which take the
+// way of pods' packets: these are only reported ([probe.Ends], docs/design/0045).
 //
 // # Sizes
 //
-// The device has the MTU that the widest network around the node allows. What passes to each
-// other node is found by padded probes ([probe.Search], RFC 8899), and is the MTU of the routes that
-// lead there: the kernel answers what is larger, fragments it if it may, and limits the
-// segments of TCP. A carrier does so for the nodes behind it. Where less passes than IPv6 needs,
-// IPv4 goes on in smaller packets, and the status says what IPv6 lacks.
+// The device has the largest MTU that any network around the node allows. Padded probes find the path
+// MTU to each other node ([probe.Search], RFC 8899), which becomes the MTU of the routes that
+// lead there: the kernel rejects or fragments larger packets, and limits the
+// segments of TCP. A carrier does so for the nodes behind it. Where the path MTU is below what IPv6
+// needs, IPv4 goes on in smaller packets, and the status reports that IPv6 is lost.
 //
 // # Exposure
 //
-// What enters from the tunnel is dropped unless it answers a flow that the
+// A packet that enters from the tunnel is dropped unless it answers a flow that the
 // local side opened, or source, destination, protocol and port are listed in
 // [plan.Peer.Inbound]: the source in the same [plan.Exposure] as the rest. That is
-// decided for each packet, so what is closed is closed for flows that are open.
-// Nothing passes from peer to peer. What is meant for an alias leaves through
+// decided for each packet, so closing a port also ends flows that are open.
+// Packets pass from one peer to another only between addresses in [plan.Layout.Transit]. A packet to
+// an alias leaves through
 // the device or not at all: an unreachable route and a firewall rule stay
 // behind when the device is gone.
 //
-// # What is ours
+// # What the fabric owns
 //
 // The device (default "entente0"), the nftables table "entente", routes and
 // rules with protocol number 141. [Clean] removes all of that by these marks.

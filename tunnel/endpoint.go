@@ -21,8 +21,8 @@ const (
 )
 
 // dialer chooses the endpoint of one WireGuard peer. WireGuard itself follows a
-// peer that moves, so a peer that answers is left alone; only one that is
-// silent is given another endpoint. A peer whose path broke a moment ago may be
+// peer that moves, so a peer that answers is left alone; only a silent one
+// gets another endpoint. A peer whose path broke a moment ago may be
 // back in a moment: it is tried elsewhere too, and its endpoint is kept.
 type dialer struct {
 	// wrote is the endpoint that we configured last, when, and whether the peer announced it.
@@ -31,41 +31,41 @@ type dialer struct {
 	announced bool
 	// worked is when an endpoint was last in use by a live peer.
 	worked map[netip.AddrPort]time.Time
-	// tried is when a candidate was last written, or found to work no more.
+	// tried is when a candidate was last written, or was found not to work any more.
 	tried map[netip.AddrPort]time.Time
-	// lost is since when nothing comes from the peer, zero while something does; tries is how
-	// often another endpoint was written since. ever says that something came once.
+	// lost is since when nothing is received from the peer, zero while something is; tries is how
+	// often another endpoint was written since. ever says that something was received once.
 	lost  time.Time
 	tries int
 	ever  bool
 	// detours is how the peer is tried elsewhere while its path is broken.
 	detours detours
-	// seen is the last sighting.
-	seen sighting
+	// seen is the last state of the peer.
+	seen endpointState
 }
 
-// detours is where a peer is tried whose path broke, by turns elsewhere and where it was: WireGuard
-// sends to one endpoint at a time. The session is kept, so one packet that arrives is enough for both
-// sides to follow, and what comes from where the peer was leads back there.
+// detours is how a peer whose path broke is tried at other endpoints, alternating with the one where it
+// was: WireGuard sends to one endpoint at a time. The session is kept, so one packet that arrives is
+// enough for both sides to follow, and a packet from the old endpoint leads back there.
 type detours struct {
 	// home is where the peer was. Zero if it was not tried elsewhere since its path broke.
 	home netip.AddrPort
-	// turns is how many endpoints were written since then, the last one at a time.
-	turns int
-	at    time.Time
-	// over says that something came since, though the path is still down: WireGuard has followed
-	// the peer, whose fabric may just not run.
+	// written is how many endpoints were written since then, the last one at at.
+	written int
+	at      time.Time
+	// over says that something was received since, though the path is still down: WireGuard has
+	// followed the peer, whose fabric may just not run.
 	over bool
 }
 
-// sighting is the state of a peer by which its endpoint is chosen.
-type sighting struct {
+// endpointState is the state of a peer by which its endpoint is chosen.
+type endpointState struct {
 	// endpoint is the one in the device. Zero if none.
 	endpoint netip.AddrPort
-	// alive says that something came from the peer lately, if only a keepalive.
+	// alive says that something was received from the peer lately, if only a keepalive.
 	alive bool
-	// broken is since when the path to the peer is down and nothing comes from the peer. Zero if it
-	// is not so.
+	// broken is since when the path to the peer is down and nothing is received from the peer. Zero
+	// if the path works.
 	broken time.Time
 	// candidates are the resolved endpoints, in the order configured, observed where others see
 	// the peer, relay is through the agents; zero if it is not.
@@ -74,7 +74,7 @@ type sighting struct {
 }
 
 // all are all candidates.
-func (s sighting) all() []netip.AddrPort {
+func (s endpointState) all() []netip.AddrPort {
 	out := slices.Clone(s.candidates)
 	for _, e := range s.observed {
 		if !slices.Contains(out, e) {
@@ -88,7 +88,7 @@ func (s sighting) all() []netip.AddrPort {
 }
 
 // way is how packets get to an endpoint.
-func (s sighting) way(e netip.AddrPort) Way {
+func (s endpointState) way(e netip.AddrPort) Way {
 	switch {
 	case e.Addr().IsLoopback():
 		return WayRelayed
@@ -98,9 +98,9 @@ func (s sighting) way(e netip.AddrPort) Way {
 	return WayObserved
 }
 
-// choose returns the endpoint to write now, or when to look again; both are zero if nothing is to
-// be done. quick is for how long an endpoint is tried at first.
-func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.AddrPort, time.Duration) {
+// choose returns the endpoint to write now, or after how long to choose again; both are zero if there is
+// nothing to do. quick is for how long an endpoint is tried at first.
+func (d *dialer) choose(now time.Time, s endpointState, quick time.Duration) (netip.AddrPort, time.Duration) {
 	if d.worked == nil {
 		d.worked, d.tried = map[netip.AddrPort]time.Time{}, map[netip.AddrPort]time.Time{}
 	}
@@ -137,10 +137,10 @@ func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.A
 	return d.write(now, best), 0
 }
 
-// follow is choose for a peer from which something came lately.
-func (d *dialer) follow(now time.Time, s sighting, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
+// follow is choose for a peer from which something was received lately.
+func (d *dialer) follow(now time.Time, s endpointState, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
 	d.lost, d.tries, d.ever = time.Time{}, 0, true
-	// Ours, and withdrawn: follow the configuration. Not ours: it roams, or others see it.
+	// An endpoint that we wrote and that was withdrawn is left. Another one shows that the peer roams.
 	if s.endpoint == d.wrote && d.announced && len(s.candidates) > 0 && !slices.Contains(all, s.endpoint) {
 		d.detours = detours{}
 		return d.write(now, s.candidates[0]), 0
@@ -160,9 +160,9 @@ func (d *dialer) follow(now time.Time, s sighting, all []netip.AddrPort) (netip.
 	return d.detour(now, s, all)
 }
 
-// detour returns where a peer whose path is broken is tried next: through the agents, then at its
-// other endpoints, and between any two of them where it was.
-func (d *dialer) detour(now time.Time, s sighting, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
+// detour returns where to try a peer whose path is broken next: through the agents, then at its
+// other endpoints, and in between at the endpoint where it was.
+func (d *dialer) detour(now time.Time, s endpointState, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
 	home := d.detours.from(s.endpoint)
 	others := slices.DeleteFunc(all, func(e netip.AddrPort) bool { return e == home })
 	if len(others) == 0 {
@@ -175,15 +175,16 @@ func (d *dialer) detour(now time.Time, s sighting, all []netip.AddrPort) (netip.
 		return cmp.Or(compareBool(b == s.relay, a == s.relay), d.worked[b].Compare(d.worked[a]))
 	})
 	e := home
-	if d.detours.turns%2 == 0 {
-		e = others[d.detours.turns/2%len(others)]
+	if d.detours.written%2 == 0 {
+		e = others[d.detours.written/2%len(others)]
 	}
-	d.detours = detours{home: home, turns: d.detours.turns + 1, at: now}
+	d.detours = detours{home: home, written: d.detours.written + 1, at: now}
 	d.wrote, d.announced = e, slices.Contains(s.candidates, e)
 	return e, detourTry
 }
 
-// from is where a peer is that the device has at an endpoint: elsewhere it is only tried.
+// from returns the endpoint at which a peer counts as being: during detours the one where it was, else
+// that in the device.
 func (t detours) from(endpoint netip.AddrPort) netip.AddrPort {
 	if t.home.IsValid() && !t.over {
 		return t.home
@@ -198,9 +199,9 @@ func (d *dialer) write(now time.Time, e netip.AddrPort) netip.AddrPort {
 	return e
 }
 
-// order sorts candidates: those tried longest ago first, so that all get their
-// turn while nothing works; among equals the relay, once another was lost or the others had
-// their time; then by last success, then as configured.
+// order sorts candidates: those tried longest ago first, so that all are tried
+// while none works; among equals the relay, once the peer was lost or the others were tried for
+// relayAfter; then by last success, then as configured.
 func (d *dialer) order(now time.Time, candidates []netip.AddrPort) []netip.AddrPort {
 	out := slices.Clone(candidates)
 	relays := func(e netip.AddrPort) int {
@@ -210,13 +211,13 @@ func (d *dialer) order(now time.Time, candidates []netip.AddrPort) []netip.AddrP
 		return 1
 	}
 	slices.SortStableFunc(out, func(a, b netip.AddrPort) int {
-		return cmp.Or(d.turn(a).Compare(d.turn(b)), cmp.Compare(relays(a), relays(b)), d.worked[b].Compare(d.worked[a]))
+		return cmp.Or(d.failedAt(a).Compare(d.failedAt(b)), cmp.Compare(relays(a), relays(b)), d.worked[b].Compare(d.worked[a]))
 	})
 	return out
 }
 
-// turn is when a candidate was last tried without success.
-func (d *dialer) turn(e netip.AddrPort) time.Time {
+// failedAt is when a candidate was last tried without success.
+func (d *dialer) failedAt(e netip.AddrPort) time.Time {
 	if d.worked[e].After(d.tried[e]) {
 		return time.Time{}
 	}
@@ -224,7 +225,7 @@ func (d *dialer) turn(e netip.AddrPort) time.Time {
 }
 
 // forget drops endpoints that are no longer candidates.
-func (d *dialer) forget(s sighting) {
+func (d *dialer) forget(s endpointState) {
 	all := s.all()
 	keep := func(e netip.AddrPort) bool { return slices.Contains(all, e) || e == s.endpoint }
 	for e := range d.worked {

@@ -21,46 +21,46 @@ func TestEndpointChoice(t *testing.T) {
 	none := netip.AddrPort{}
 	type step struct {
 		after time.Duration
-		s     sighting
+		s     endpointState
 		want  netip.AddrPort
 	}
 	for name, steps := range map[string][]step{
 		"a new peer is dialled at its first endpoint": {
-			{0, sighting{candidates: []netip.AddrPort{one, two}}, one},
+			{0, endpointState{candidates: []netip.AddrPort{one, two}}, one},
 		},
 		"a peer without endpoints is waited for": {
-			{0, sighting{}, none},
+			{0, endpointState{}, none},
 		},
 		"a live peer is left alone, wherever it is": {
-			{0, sighting{alive: true, endpoint: roamed, candidates: []netip.AddrPort{one, two}}, none},
-			{time.Hour, sighting{alive: true, endpoint: roamed, candidates: []netip.AddrPort{two}}, none},
+			{0, endpointState{alive: true, endpoint: roamed, candidates: []netip.AddrPort{one, two}}, none},
+			{time.Hour, endpointState{alive: true, endpoint: roamed, candidates: []netip.AddrPort{two}}, none},
 		},
 		"a live peer at an endpoint that was withdrawn follows": {
-			{0, sighting{candidates: []netip.AddrPort{one}}, one},
-			{time.Minute, sighting{alive: true, endpoint: one, candidates: []netip.AddrPort{two}}, two},
+			{0, endpointState{candidates: []netip.AddrPort{one}}, one},
+			{time.Minute, endpointState{alive: true, endpoint: one, candidates: []netip.AddrPort{two}}, two},
 		},
 		"a silent peer is tried everywhere in turn": {
-			{0, sighting{candidates: []netip.AddrPort{one, two}}, one},
-			{time.Second, sighting{endpoint: one, candidates: []netip.AddrPort{one, two}}, none},
-			{endpointTry, sighting{endpoint: one, candidates: []netip.AddrPort{one, two}}, two},
-			{endpointTry, sighting{endpoint: two, candidates: []netip.AddrPort{one, two}}, one},
+			{0, endpointState{candidates: []netip.AddrPort{one, two}}, one},
+			{time.Second, endpointState{endpoint: one, candidates: []netip.AddrPort{one, two}}, none},
+			{endpointTry, endpointState{endpoint: one, candidates: []netip.AddrPort{one, two}}, two},
+			{endpointTry, endpointState{endpoint: two, candidates: []netip.AddrPort{one, two}}, one},
 		},
 		"a peer that fell silent after it roamed is dialled again": {
-			{0, sighting{candidates: []netip.AddrPort{one}}, one},
-			{time.Hour, sighting{endpoint: roamed, candidates: []netip.AddrPort{one}}, one},
+			{0, endpointState{candidates: []netip.AddrPort{one}}, one},
+			{time.Hour, endpointState{endpoint: roamed, candidates: []netip.AddrPort{one}}, one},
 		},
 		"the only endpoint is not written again and again": {
-			{0, sighting{candidates: []netip.AddrPort{one}}, one},
-			{time.Hour, sighting{endpoint: one, candidates: []netip.AddrPort{one}}, none},
+			{0, endpointState{candidates: []netip.AddrPort{one}}, one},
+			{time.Hour, endpointState{endpoint: one, candidates: []netip.AddrPort{one}}, none},
 		},
 		"the endpoint that worked goes first": {
-			{0, sighting{candidates: []netip.AddrPort{one, two}}, one},
-			{endpointTry, sighting{endpoint: one, candidates: []netip.AddrPort{one, two}}, two},
-			{time.Minute, sighting{alive: true, endpoint: two, candidates: []netip.AddrPort{one, two}}, none},
-			{time.Minute, sighting{candidates: []netip.AddrPort{one, two}}, two},
+			{0, endpointState{candidates: []netip.AddrPort{one, two}}, one},
+			{endpointTry, endpointState{endpoint: one, candidates: []netip.AddrPort{one, two}}, two},
+			{time.Minute, endpointState{alive: true, endpoint: two, candidates: []netip.AddrPort{one, two}}, none},
+			{time.Minute, endpointState{candidates: []netip.AddrPort{one, two}}, two},
 		},
-		"a device that was made again is told at once": {
-			{0, sighting{alive: true, candidates: []netip.AddrPort{one}}, one},
+		"a device that was made again is configured at once": {
+			{0, endpointState{alive: true, candidates: []netip.AddrPort{one}}, one},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,13 +80,13 @@ func TestEndpointChoice(t *testing.T) {
 func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 	direct, seen, relay := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("203.0.113.9:9"), netip.MustParseAddrPort("127.64.0.1:7")
 	const q = endpointQuick
-	at := func(e netip.AddrPort, alive bool) sighting {
-		return sighting{endpoint: e, alive: alive, candidates: []netip.AddrPort{direct}, observed: []netip.AddrPort{seen}, relay: relay}
+	at := func(e netip.AddrPort, alive bool) endpointState {
+		return endpointState{endpoint: e, alive: alive, candidates: []netip.AddrPort{direct}, observed: []netip.AddrPort{seen}, relay: relay}
 	}
 	none := netip.AddrPort{}
 	type step struct {
 		after time.Duration
-		s     sighting
+		s     endpointState
 		want  netip.AddrPort
 	}
 	for name, steps := range map[string][]step{
@@ -94,16 +94,16 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 			{0, at(none, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay}, {q, at(relay, false), direct},
 		},
 		"the relay does not wait for many others": {
-			{0, sighting{candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, direct},
-			{relayAfter, sighting{endpoint: direct, candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, relay},
+			{0, endpointState{candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, direct},
+			{relayAfter, endpointState{endpoint: direct, candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, relay},
 		},
-		"what works is left alone": {
+		"an endpoint that works is left alone": {
 			{0, at(relay, true), none}, {time.Hour, at(relay, true), none}, {time.Hour, at(seen, true), none}, {time.Hour, at(direct, true), none},
 		},
 		"where others saw it and do not any more it is left alone while it works": {
 			{0, at(none, false), direct},
 			{q, at(direct, false), seen},
-			{q, sighting{endpoint: seen, alive: true, candidates: []netip.AddrPort{direct}, relay: relay}, none},
+			{q, endpointState{endpoint: seen, alive: true, candidates: []netip.AddrPort{direct}, relay: relay}, none},
 		},
 		"a peer that is lost is reached through the agents at once, and then elsewhere": {
 			{0, at(direct, true), none}, {time.Hour, at(direct, false), relay}, {q, at(relay, false), seen}, {q, at(seen, false), direct}, {q, at(direct, false), relay},
@@ -176,7 +176,7 @@ func TestAPeerWhosePathBrokeIsTriedElsewhere(t *testing.T) {
 				{at: 2 + after + 4*try, broken: 2, endpoint: direct, want: relay},
 			},
 		},
-		"what works is kept": {
+		"an endpoint that works is kept": {
 			relay: relay, is: relay,
 			steps: []step{
 				{at: 1, endpoint: direct},
@@ -253,7 +253,7 @@ func TestAPeerWhosePathBrokeIsTriedElsewhere(t *testing.T) {
 			var d dialer
 			began, last := time.Unix(1000, 0), none
 			for i, step := range test.steps {
-				s := sighting{endpoint: step.endpoint, alive: !step.silent, candidates: append([]netip.AddrPort{direct}, test.others...), relay: test.relay}
+				s := endpointState{endpoint: step.endpoint, alive: !step.silent, candidates: append([]netip.AddrPort{direct}, test.others...), relay: test.relay}
 				if step.broken > 0 {
 					s.broken = began.Add(step.broken)
 				}
@@ -272,11 +272,11 @@ func TestAPeerWhosePathBrokeIsTriedElsewhere(t *testing.T) {
 	}
 }
 
-// While nothing works each candidate has its turn, and what works is never disturbed.
+// While none works each candidate is tried in turn, and one that works is never disturbed.
 func TestEachEndpointHasItsTurn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		all := rapid.SliceOfNDistinct(rapid.IntRange(1, 200), 1, 12, rapid.ID).Draw(rt, "candidates")
-		s := sighting{}
+		s := endpointState{}
 		for i, n := range all {
 			e := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 1)
 			if i%2 == 0 {

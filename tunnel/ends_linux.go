@@ -8,19 +8,19 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// ends is what is probed end to end, and by whom. Where the firewall is not as it should be nobody
-// is answered.
+// ends returns the setup of end-to-end probes. While the firewall is not in place no probe is
+// answered.
 func (f *Fabric) ends(p *pass, layout plan.Layout, nodes int, sizes map[netip.Addr]int, filtered bool) probe.EndSetup {
 	out := probe.EndSetup{Index: p.index(), Nodes: nodes, Sources: layout.Sources, Blocked4: !forwards(false), Blocked6: !forwards(true)}
 	for _, e := range layout.Ends {
-		peer := probe.EndPeer{Cluster: e.Cluster, Down: f.prober.Look(e.Way).State == probe.PathDown}
+		peer := probe.EndPeer{Cluster: e.Cluster, Down: f.prober.Status(e.Way).State == probe.PathDown}
 		if filtered {
 			peer.From = e.Probers
 		}
 		for _, t := range e.Targets {
 			size := sizes[e.Way]
 			if size > 0 && t.Addr.Is6() {
-				size = max(size, probe.MinMTU) // as that of the route
+				size = max(size, probe.MinMTU) // like the MTU of the route
 			}
 			peer.Targets = append(peer.Targets, probe.EndTarget{Node: t.Node, Addr: t.Addr, Size: size})
 		}
@@ -29,7 +29,7 @@ func (f *Fabric) ends(p *pass, layout plan.Layout, nodes int, sizes map[netip.Ad
 	return out
 }
 
-// forwards says whether this node forwards packets of a family.
+// forwards reports whether this node forwards packets of a family.
 func forwards(six bool) bool {
 	if six {
 		return sysctl.Number("net/ipv6/conf/all/forwarding") != 0

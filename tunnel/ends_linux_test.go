@@ -14,10 +14,10 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// endsLimit is how long a way may be broken until the status says so, and mended.
+// endsLimit is how long a way may be broken, or mended, until the status shows it.
 const endsLimit = 15 * time.Second
 
-// end is what end-to-end probes of a node say of the only peer.
+// end is the result of a node's end-to-end probes of the only peer.
 func (n *rigNode) end() EndStatus {
 	for _, e := range n.fabric.seen().Ends {
 		return e
@@ -25,7 +25,7 @@ func (n *rigNode) end() EndStatus {
 	return EndStatus{}
 }
 
-// wantEnd waits until end-to-end probes say something of a node, all of whose probes in tunnels are
+// wantEnd waits until end-to-end probes have a result for a node, all of whose probes in tunnels are
 // answered meanwhile.
 func (n *rigNode) wantEnd(state probe.EndState, of string) time.Duration {
 	n.r.t.Helper()
@@ -45,7 +45,7 @@ func (n *rigNode) wantEnd(state probe.EndState, of string) time.Duration {
 // endsRig is two clusters with equal prefixes of both families.
 type endsRig struct {
 	*directRig
-	// desired is what a node wants.
+	// desired is the desired state of a node.
 	desired func(*rigNode) plan.Desired
 }
 
@@ -196,7 +196,7 @@ func (r *endsRig) breakEnds() {
 			}
 			return nil
 		})
-		// It says so to who sends more, in both families, about a worker with another prefix.
+		// It reports that to senders of larger packets, in both families, about a worker with another prefix.
 		r.eventually("large packets pass", func() error {
 			time.Sleep(endsLimit)
 			if e := from.end(); e.State != probe.EndUp {
@@ -218,7 +218,7 @@ func (r *endsRig) breakEnds() {
 
 // The exception for end-to-end probes opens one port of one address to the nodes of a peer, a number
 // of packets a second, and nothing else: not to the peer's pods, nor another port, protocol or
-// address. What is no probe is not answered.
+// address. Other packets are not answered.
 func TestTheWayOfEndToEndProbesIsOpenToNothingElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -236,12 +236,12 @@ func TestTheWayOfEndToEndProbesIsOpenToNothingElse(t *testing.T) {
 		n.up()
 		n.wantEnd(probe.EndUp, "")
 	}
-	// It has the keys and nothing of a fabric.
+	// It has the keys and no fabric.
 	evil.fabric.kill()
 	r.in(evil.ns, fmt.Sprintf("nft delete table inet entente; wg set %s peer %s allowed-ips 0.0.0.0/0,::/0", evil.device, a.key()))
 	node, pod, source := remap(t, evil.bridge, aliasOfH), remap(t, evil.podAddr, aliasOfH), remap(t, a.bridge, aliasOfA)
 	attacks := []attack{
-		{what: "something that is no probe, to the port", from: node, to: source, protocol: plan.UDP, port: 7445},
+		{what: "something that is not a probe, to the port", from: node, to: source, protocol: plan.UDP, port: 7445},
 		{what: "another port", from: node, to: source, protocol: plan.UDP, port: 7446},
 		{what: "TCP", from: node, to: source, protocol: plan.TCP, port: 7445},
 		{what: "a ping", from: node, to: source},

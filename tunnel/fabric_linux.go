@@ -37,7 +37,7 @@ type Fabric struct {
 	desired *plan.Desired
 	status  Status
 
-	// What follows belongs to the goroutine of Run.
+	// The fields below are used by the goroutine of Run only.
 	control  *control
 	prober   *probe.Prober
 	node     node
@@ -45,11 +45,11 @@ type Fabric struct {
 	resolver *resolver
 	firewall firewall.Table
 	key      privateKey // for a device that was created again
-	saved    privateKey // what is kept of it for the next process
+	saved    privateKey // the key that was last kept for the next process
 	carriers map[string]election
 	switches map[string]uint64 // as Status.Switches
-	// directory is the nodes that can be reached directly, directs those of which something is
-	// known (nil: what the device holds was not read yet), rates the traffic with them.
+	// directory is the nodes that can be reached directly, directs those with a tunnel or one that failed
+	// (nil until the device was read), rates the traffic with them.
 	directory directory
 	announced announced
 	directs   directs
@@ -58,12 +58,11 @@ type Fabric struct {
 	began     time.Time
 	dialers   map[plan.PublicKey]*dialer
 	betters   map[plan.PublicKey]*better
-	heard     map[plan.PublicKey]heard
+	traffic   map[plan.PublicKey]peerTraffic
 	wrote     bool // the last pass changed WireGuard peers
-	// handshakes are the first ones that wait for an answer, again the timer of the next
-	// check of them.
+	// handshakes are the first ones that wait for an answer, again the timer of their next check.
 	handshakes handshakes
-	proofs     keyProofs       // of who has which key
+	proofs     keyProofs       // of which cluster has which key
 	trials     presharedTrials // of preshared keys
 	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
@@ -71,23 +70,23 @@ type Fabric struct {
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
 	improvers sync.WaitGroup
-	// leaving says that this node is about to stop, carrying of how many peers it carries
-	// the traffic though another gateway could, and looked how often that was decided.
-	leaving  atomic.Bool
-	carrying atomic.Int64
-	looked   atomic.Int64
-	logged   map[plan.Problem]bool
+	// leaving says that this node is about to stop. carrying is for how many peers it carries
+	// the traffic though another gateway could; elections is how often that was decided.
+	leaving   atomic.Bool
+	carrying  atomic.Int64
+	elections atomic.Int64
+	logged    map[plan.Problem]bool
 }
 
-// heard is when the counter of received bytes last grew, and how fast both grow, in bytes a
-// second.
-type heard struct {
+// peerTraffic is what the counters of a WireGuard peer show: bytes were received, last at at, and both
+// directions together were both at counted and grow by rate bytes a second.
+type peerTraffic struct {
 	bytes int64
 	at    time.Time
 
-	both int64
-	seen time.Time
-	rate float64
+	both    int64
+	counted time.Time
+	rate    float64
 }
 
 // New checks the configuration.
@@ -100,7 +99,7 @@ func New(cfg Config) (*Fabric, error) {
 		cfg: cfg, log: cfg.Log,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control:  newControl(cfg.Device),
-		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, betters: map[plan.PublicKey]*better{}, heard: map[plan.PublicKey]heard{}, logged: map[plan.Problem]bool{},
+		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, betters: map[plan.PublicKey]*better{}, traffic: map[plan.PublicKey]peerTraffic{}, logged: map[plan.Problem]bool{},
 		handshakes: handshakes{}, proofs: keyProofs{}, trials: presharedTrials{}, rekey: newRekeying(),
 	}
 	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry, f.followAt)
@@ -113,7 +112,7 @@ func New(cfg Config) (*Fabric, error) {
 	return f, nil
 }
 
-// Set replaces the desired state. The latest wins. The caller must not change the value
+// Set replaces the desired state. The caller must not change the value
 // afterwards. Until the first call only the device is created, and nothing is removed.
 func (f *Fabric) Set(d plan.Desired) {
 	f.mu.Lock()
@@ -127,7 +126,7 @@ func (f *Fabric) Set(d plan.Desired) {
 	}
 }
 
-// Status is the last observed status.
+// Status returns the last observed status.
 func (f *Fabric) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +139,7 @@ func (f *Fabric) Status() Status {
 // round trips. It has one slot and one reader.
 func (f *Fabric) Changed() <-chan struct{} { return f.changed }
 
-// moved is poke for what netlink says of the node.
+// moved is poke for changes that netlink reports.
 func (f *Fabric) moved() {
 	f.node.changes.Add(1)
 	f.poke()
@@ -153,7 +152,7 @@ func (f *Fabric) poke() {
 	}
 }
 
-// hurry is poke for what must not wait.
+// hurry is poke for changes that must not wait for others.
 func (f *Fabric) hurry() {
 	f.urgent.Store(true)
 	f.poke()
@@ -174,8 +173,8 @@ func (f *Fabric) askAgain(d time.Duration) {
 
 // Run works until ctx ends, and then returns nil. The kernel's state remains.
 func (f *Fabric) Run(ctx context.Context) error {
-	if release, err := holdLock(f.cfg.Device); err != nil {
-		f.log.Warn("the tunnel process will not wait for this one when both are told to end", "err", err)
+	if release, err := takeLock(f.cfg.Device); err != nil {
+		f.log.Warn("the tunnel process will not wait for this one when both are asked to end", "err", err)
 	} else {
 		defer release()
 	}
@@ -213,7 +212,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 			case <-f.rekey.due:
 				f.follow(time.Now())
 				f.shakeAgain(time.Now())
-			case <-time.After(settle):
+			case <-time.After(gatherFor):
 			}
 			select {
 			case <-f.wake:
@@ -231,16 +230,16 @@ func (f *Fabric) Run(ctx context.Context) error {
 type pass struct {
 	now      time.Time
 	status   Status
-	peers    []plan.Peer // what is wanted
+	peers    []plan.Peer // the desired ones
 	layout   plan.Layout
-	link     netlink.Link // the device; nil if there is none
+	link     netlink.Link // the device; nil if it is missing
 	device   *wgtypes.Device
-	held     map[plan.PublicKey]*wgtypes.Peer // of device, by their keys
+	byKey    map[plan.PublicKey]*wgtypes.Peer // the peers of device
 	problems []plan.Problem
 	local    []nodeAddress // of this node
 }
 
-// index is that of the device; zero if there is none.
+// index is that of the device; zero if it is missing.
 func (p *pass) index() int {
 	if p.link == nil {
 		return 0
@@ -248,11 +247,11 @@ func (p *pass) index() int {
 	return p.link.Attrs().Index
 }
 
-// read notes what the device holds.
+// read sets the state of the device.
 func (p *pass) read(dev *wgtypes.Device) {
-	p.device, p.held = dev, make(map[plan.PublicKey]*wgtypes.Peer, len(dev.Peers))
+	p.device, p.byKey = dev, make(map[plan.PublicKey]*wgtypes.Peer, len(dev.Peers))
 	for i := range dev.Peers {
-		p.held[plan.PublicKey(dev.Peers[i].PublicKey)] = &dev.Peers[i]
+		p.byKey[plan.PublicKey(dev.Peers[i].PublicKey)] = &dev.Peers[i]
 	}
 }
 
@@ -333,7 +332,7 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 }
 
-// saveKey has a key kept for the next process.
+// saveKey keeps a key for the next process.
 func (f *Fabric) saveKey(key privateKey) {
 	if f.cfg.Keys != nil && f.saved != key {
 		f.cfg.Keys.Save(key[:])
@@ -361,14 +360,14 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *plan.Desired) 
 	return addrs
 }
 
-// targets are the nodes that are probed. What agrees on a key is told only where packets are
-// filtered.
-func (f *Fabric) targets(p *pass, layout plan.Layout, standing map[netip.Addr]int, filtered bool) []probe.Target {
+// targets are the nodes that are probed. Agreements are announced only while the firewall is in
+// place. mtus are the sizes that were known to pass before, by overlay address.
+func (f *Fabric) targets(p *pass, layout plan.Layout, mtus map[netip.Addr]int, filtered bool) []probe.Target {
 	var out []probe.Target
 	for _, w := range layout.Peers {
 		t := probe.Target{
 			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
-			Bound: f.bound(p, w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
+			Bound: f.bound(p, w.PublicKey), LastMTU: mtus[w.Overlay], NextKey: f.rekey.follows(w),
 		}
 		if filtered && p.accepts(w) {
 			t.Agreement = w.Agreement
@@ -387,7 +386,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 		own = slices.Clone(d.Pods)
 		for _, q := range d.Peers {
 			for _, m := range q.Local {
-				if !m.Real.IsSingleIP() { // which may be no pod's
+				if !m.Real.IsSingleIP() { // single addresses may be those of hosts
 					own = append(own, m.Real)
 				}
 			}
@@ -397,12 +396,12 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	p.local, err = f.node.addresses.get(f.node.epoch, func() ([]nodeAddress, error) { return nodeAddresses(f.cfg.Device) })
 	p.fail(err)
 	carriers := f.elect(p, d)
-	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
+	f.proofs.observe(p.now, deviceKeys(p.device), d.Peers)
 	direct := f.findDirect(p, desired, &d)
-	made, fresh, err := f.planned.next(wanted{desired, p.status.PodCIDRs, d.Announced, plan.Observed{
+	made, fresh, err := f.planned.next(input{desired, p.status.PodCIDRs, d.Announced, plan.Observed{
 		Sources: ownAddresses(p.local, own), Routed: plan.Routed(f.node.routes.value), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
 		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
-		InUse: f.rekey.inUse(p.now, d, heldKeys(p.device)),
+		InUse: f.rekey.inUse(p.now, d, deviceKeys(p.device)),
 	}}, d)
 	if err != nil {
 		p.fail(err)
@@ -412,7 +411,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 		f.log.Debug("planned", "peers", len(made.Peers))
 	}
 	layout := *made
-	layout.Peers = slices.Clone(made.Peers) // another preshared key of some is tried
+	layout.Peers = slices.Clone(made.Peers) // some get another preshared key to try
 	f.proofs.planned(p.now, layout.Peers)
 	p.layout, p.peers = layout, d.Peers
 	f.rekey.planned(layout.Peers)
@@ -435,12 +434,12 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 }
 
-// rules makes the routing rules those that are wanted.
+// rules makes the routing rules the desired ones.
 func (f *Fabric) rules(p *pass) {
 	have, err := f.node.rules.get(f.node.epoch, ourRules)
 	changed := false
 	if err == nil {
-		changed, err = ensureRules(wantRules(f.cfg.Device), have)
+		changed, err = ensureRules(desiredRules(f.cfg.Device), have)
 	}
 	f.did(changed, err)(p, "routing rules")
 	if changed || err != nil {
@@ -448,19 +447,19 @@ func (f *Fabric) rules(p *pass) {
 	}
 }
 
-// routes makes the routes those that are wanted, for packets of the sizes that pass each way, and tells
-// the prober what to find that out of. It returns these sizes.
+// routes makes the routes the desired ones, with the path MTUs that the prober found, and sets the
+// targets of the prober. It returns these MTUs.
 func (f *Fabric) routes(ctx context.Context, p *pass, d plan.Desired, filtered bool) map[netip.Addr]int {
 	have, err := f.node.ours.get(f.node.epoch, ourRoutes)
 	p.fail(err)
-	targets := f.targets(p, p.layout, standingSizes(p.layout, have), filtered)
+	targets := f.targets(p, p.layout, lastMTUs(p.layout, have), filtered)
 	f.improve(ctx, p)
 	f.prober.Set(p.layout.Overlay, p.index(), targets, f.claims(d))
 	sizes := f.prober.Sizes()
 	if err != nil {
 		return sizes
 	}
-	want := wantRoutes(p.layout, p.index(), sizes)
+	want := desiredRoutes(p.layout, p.index(), sizes)
 	if f.node.placed.epoch == f.node.epoch && slices.Equal(f.node.placed.value, want) {
 		return sizes
 	}
@@ -474,47 +473,47 @@ func (f *Fabric) routes(ctx context.Context, p *pass, d plan.Desired, filtered b
 	return sizes
 }
 
-// findPods puts into d, in the place of this node's spec.podCIDRs, where its pods are by the
-// node's own routes, and returns that.
+// findPods finds the prefixes of this node's pods by the node's own routes. It puts them into d in the
+// place of the node's spec.podCIDRs, and returns them.
 func (f *Fabric) findPods(p *pass, d *plan.Desired) []netip.Prefix {
 	self := slices.IndexFunc(d.Nodes, func(n plan.Node) bool { return n.Name == d.Node })
 	if self < 0 {
 		return nil
 	}
 	routes, err := f.node.routes.get(f.node.epoch, func() ([]plan.NodeRoute, error) { return nodeRoutes(f.cfg.Device) })
-	p.fail(err) // they are as they were
+	p.fail(err) // the last known routes are used
 	pods, left := plan.PodsOf(d.Nodes[self].PodCIDRs, d.Pods, routes)
 	if left > 0 {
 		p.fail(fmt.Errorf("%d pod prefixes of this node are left out, the limit is %d (MaxNodePrefixes): peers do not reach the pods in them; give the network plugin larger blocks for each node", left, plan.MaxNodePrefixes))
 	}
 	d.Nodes = slices.Clone(d.Nodes)
 	d.Nodes[self].PodCIDRs = pods
-	p.status.PodCIDRs = append([]netip.Prefix{}, pods...) // not nil: it has looked
+	p.status.PodCIDRs = append([]netip.Prefix{}, pods...) // not nil, which would mean unknown
 	return pods
 }
 
-// bound is what the network allows on the way to a peer's endpoint.
+// bound returns the size of packets that the network allows on the way to a peer's endpoint.
 func (f *Fabric) bound(p *pass, key plan.PublicKey) int {
-	if h := p.held[key]; h != nil && h.Endpoint != nil {
+	if h := p.byKey[key]; h != nil && h.Endpoint != nil {
 		return min(p.status.MTU, f.node.underlayMTU(unmapPort(h.Endpoint.AddrPort()).Addr())-wireGuardOverhead)
 	}
 	return min(p.status.MTU, deviceMTU(1500))
 }
 
-// accepts says that the device takes in what a peer of it may send.
+// accepts reports whether the device accepts all packets that a peer of it may send.
 func (p *pass) accepts(w plan.WireGuardPeer) bool {
-	h := p.held[w.PublicKey]
+	h := p.byKey[w.PublicKey]
 	return h != nil && !slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return !containsNet(h.AllowedIPs, a) })
 }
 
-// heldKeys are the keys of the peers of a device.
-func heldKeys(device *wgtypes.Device) []heldKey {
+// deviceKeys are the keys of the peers of a device.
+func deviceKeys(device *wgtypes.Device) []deviceKey {
 	if device == nil {
 		return nil
 	}
-	var out []heldKey
+	var out []deviceKey
 	for _, h := range device.Peers {
-		out = append(out, heldKey{key: plan.PublicKey(h.PublicKey), psk: plan.PresharedKey(h.PresharedKey), handshake: h.LastHandshakeTime})
+		out = append(out, deviceKey{key: plan.PublicKey(h.PublicKey), psk: plan.PresharedKey(h.PresharedKey), handshake: h.LastHandshakeTime})
 	}
 	return out
 }
@@ -529,7 +528,7 @@ func (f *Fabric) did(changed bool, err error) func(*pass, string) {
 	}
 }
 
-// elect decides who carries the traffic of each peer, by what is known now.
+// elect decides which gateways carry the traffic of each peer, by what is known now.
 func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 	out, carriers := make(map[string]plan.Carrier, len(d.Peers)), make(map[string]election, len(d.Peers))
 	carrying := int64(0)
@@ -555,38 +554,39 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 			if !gateway {
 				break
 			}
-			seen := f.prober.Look(plan.GatewayOverlay(q, g))
+			seen := f.prober.Status(plan.GatewayOverlay(q, g))
 			s.peer = append(s.peer, peerGateway{
 				node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries,
-				relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey), doubted: seen.Doubted.After(seen.Path.LastHeard()),
+				relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey), doubted: seen.Doubted.After(seen.Path.LastResponse()),
 			})
 		}
 		now := before.next(s)
 		if known && now.home != before.home {
 			f.log.Info("another node carries the traffic", "peer", q.ClusterID, "node", now.home, "before", before.home)
 		}
-		if now.home == d.Node && s.replaced() {
+		if now.home == d.Node && s.replaceable() {
 			carrying++
 		}
 		carriers[q.ClusterID] = now
 		out[q.ClusterID] = plan.Carrier{Home: now.home, Peer: now.peer, Claims: now.Carries}
-		if left := carrierSettles - p.now.Sub(now.since); now.Reach != probe.ReachNone && !now.Carries && left > 0 {
+		if left := carrierStable - p.now.Sub(now.since); now.Reach != probe.ReachNone && !now.Carries && left > 0 {
 			f.askAgain(min(left, carrierListens))
 		}
 	}
 	f.switches = countSwitches(f.switches, f.carriers, carriers)
 	f.carriers = carriers
 	f.carrying.Store(carrying)
-	f.looked.Add(1)
+	f.elections.Add(1)
 	return out
 }
 
-// carriedBefore is who carried a peer when this process began, by the routes of the device.
+// carriedBefore returns which gateway carried a peer when this process began, by the AllowedIPs of the
+// device.
 func carriedBefore(p *pass, d plan.Desired, q plan.Peer) election {
 	aliases := cidr.Of(q.Aliases()...)
 	carries := func(keys ...plan.PublicKey) bool {
 		return slices.ContainsFunc(keys, func(key plan.PublicKey) bool {
-			h := p.held[key]
+			h := p.byKey[key]
 			return h != nil && slices.ContainsFunc(h.AllowedIPs, func(n net.IPNet) bool { return aliases.Overlaps(prefixOf(n)) })
 		})
 	}
@@ -603,7 +603,7 @@ func carriedBefore(p *pass, d plan.Desired, q plan.Peer) election {
 	return election{}
 }
 
-// claims is what this node tells the other nodes of its cluster.
+// claims are what this node announces to the other nodes of its cluster.
 func (f *Fabric) claims(d plan.Desired) map[probe.PeerKey]probe.Claim {
 	out := map[probe.PeerKey]probe.Claim{}
 	for _, q := range d.Peers {
@@ -614,8 +614,8 @@ func (f *Fabric) claims(d plan.Desired) map[probe.PeerKey]probe.Claim {
 	return out
 }
 
-// busy says whether there is traffic on the way to a peer of the device, beside probes.
-func (f *Fabric) busy(key plan.PublicKey) bool { return f.heard[key].rate > busyRate }
+// busy reports whether there is traffic on the way to a peer of the device, beside probes.
+func (f *Fabric) busy(key plan.PublicKey) bool { return f.traffic[key].rate > busyRate }
 
 // tunnel configures the peers and addresses of the device.
 func (f *Fabric) tunnel(ctx context.Context, p *pass) {
@@ -629,7 +629,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	})
 	f.did(changed, err)(p, "addresses")
 
-	f.trials.choose(p.now, p.layout.Peers, heldKeys(p.device), f.leads)
+	f.trials.choose(p.now, p.layout.Peers, deviceKeys(p.device), f.leads)
 	dial, again, detours := f.dials(ctx, p)
 	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {
@@ -650,8 +650,9 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	f.wrote = true
 }
 
-// dials chooses the endpoints of peers, those with which the handshake begins again, and the
-// addresses of those that are tried elsewhere for a moment. It is asked again when time changes that.
+// dials chooses the endpoints of peers, the peers with which to begin the handshake again, and the
+// overlay addresses of those that are tried elsewhere for a moment. It schedules the next pass for when
+// the choice changes with time.
 func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]netip.AddrPort, again []plan.PublicKey, detours []netip.Addr) {
 	dial = map[plan.PublicKey]netip.AddrPort{}
 	self := plan.PublicKey(p.device.PublicKey)
@@ -664,8 +665,8 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 		}
 	}
 	for _, w := range p.layout.Peers {
-		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
-		h := p.held[w.PublicKey]
+		answered[w.PublicKey] = !f.prober.Status(w.Overlay).Path.LastAnswer().IsZero()
+		h := p.byKey[w.PublicKey]
 		dialled := h != nil && h.Endpoint != nil
 		if !dialled && !answered[w.PublicKey] {
 			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
@@ -698,7 +699,7 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 	return dial, again, detours
 }
 
-// surroundings checks settings that the fabric depends on and must not change.
+// surroundings checks the settings of the node that the fabric depends on and does not change itself.
 func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
 	var out []plan.Problem
 	if len(l.Remote) == 0 {
@@ -714,7 +715,7 @@ func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
 	return out
 }
 
-// leads says whether the home cluster leads another, whose ID is higher.
+// leads reports whether the home cluster leads another, whose ID is higher.
 func (f *Fabric) leads(cluster string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

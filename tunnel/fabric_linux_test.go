@@ -38,7 +38,7 @@ func (n *rigNode) gateway() plan.Gateway {
 	return plan.Gateway{Node: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}}
 }
 
-// peering is what a node wants from a peer whose pods it knows as remote and
+// peering is the desired state for a peer whose pods it knows as remote and
 // that knows its own as local.
 func peering(to *rigNode, local, remote string, open ...plan.Exposure) plan.Peer {
 	return plan.Peer{

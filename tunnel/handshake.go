@@ -15,8 +15,8 @@ const (
 	// handshakeFirst is after how long an unanswered first handshake is restarted; each
 	// further try waits twice as long.
 	handshakeFirst = time.Second
-	// handshakeTries is how often. Then WireGuard's own retries, each 5 s, have to do: on a
-	// path that slow restarts would prevent the handshake.
+	// handshakeTries is how often. After that WireGuard's own retries, each 5 s, have to suffice: on a
+	// very slow path restarts would prevent the handshake.
 	handshakeTries = 3
 	// handshakeYield is for how long the side with the higher key lets the other
 	// begin.
@@ -24,12 +24,12 @@ const (
 )
 
 // handshakes completes a new peer's first handshake soon. WireGuard retries after 5 s (its
-// REKEY_TIMEOUT) and loses time twice: the side that learns of the other first sends to a
+// REKEY_TIMEOUT) and loses time in two cases: the side that learns about the other first sends to a
 // device that does not know it yet and drops the packet; and if both begin in the same
 // moment, each drops the other's answer, at each retry.
 //
-// So the side with the lower key begins at once, the other after handshakeYield, and either
-// restarts, with different pauses, until a probe was answered.
+// So the side with the lower key begins at once, the other after handshakeYield, and both
+// restart, with different pauses, until a probe was answered.
 type handshakes map[plan.PublicKey]waiting
 
 // waiting is a peer that never answered.
@@ -39,7 +39,7 @@ type waiting struct {
 	tries        int
 }
 
-// yields records a peer that the device cannot dial yet, and says whether to let it begin,
+// yields records a peer that the device cannot dial yet, and reports whether to let it begin,
 // and for how much longer.
 func (h handshakes) yields(now time.Time, self, peer plan.PublicKey) (time.Duration, bool) {
 	w, ok := h[peer]
@@ -54,10 +54,10 @@ func (h handshakes) yields(now time.Time, self, peer plan.PublicKey) (time.Durat
 	return left, left > 0
 }
 
-// due returns the peers whose first handshake should be restarted now, and when to ask again;
-// zero is not before something changes. have are the peers of the device, answered says
-// whether a probe to one was ever answered. A peer that had a handshake when it was found in
-// the device, after a restart of the process, is left alone.
+// due returns the peers whose first handshake should be restarted now, and after how long to ask again;
+// zero means only after a change. have are the peers of the device, answered reports
+// whether a probe to one was ever answered. A peer that already had a handshake when this process
+// found it in the device is left alone.
 func (h handshakes) due(now time.Time, self plan.PublicKey, have []wgtypes.Peer, answered func(plan.PublicKey) bool) (again []plan.PublicKey, next time.Duration) {
 	present := map[plan.PublicKey]bool{}
 	for _, p := range have {
@@ -89,7 +89,7 @@ func (h handshakes) due(now time.Time, self plan.PublicKey, have []wgtypes.Peer,
 		h[key] = w
 	}
 	for key, w := range h {
-		// A peer that is to be added has no place in the device yet.
+		// A peer that will be added is not in the device yet.
 		if !present[key] && now.Sub(w.known) > handshakeYield {
 			delete(h, key)
 		}
@@ -98,7 +98,7 @@ func (h handshakes) due(now time.Time, self plan.PublicKey, have []wgtypes.Peer,
 }
 
 // restart returns changes that remove peers and add them again as planned, which restarts
-// their handshake with the next packet.
+// their handshakes with the next packet.
 func restart(again []plan.PublicKey, want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
 	var out []wgtypes.PeerConfig
 	for _, key := range again {

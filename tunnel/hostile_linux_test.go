@@ -28,10 +28,10 @@ type attack struct {
 	forged bool
 	// carried says that the gateway passes it on to the pod's node, which decides.
 	carried bool
-	// arrives says that it is no attack: the pod gets it.
+	// arrives says that it is not an attack: the pod gets it.
 	arrives bool
 	// why a rule drops it, if not because it is not exposed; overlay says that the rule does not
-	// tell whose it is.
+	// count by peer.
 	why     firewall.Reason
 	overlay bool
 }
@@ -172,7 +172,7 @@ func (r *rig) dropped(nodes []*rigNode, peers []plan.Peer) map[firewall.Drop]uin
 	return sum
 }
 
-// A peer that holds the keys of its tunnel and sends through it what it likes reaches the port
+// A peer that has the keys of its tunnel and sends any packets through it reaches the port
 // that is exposed to it. All else is dropped: by the cipher where the source is not the peer's,
 // and where it is, by a rule that counts it.
 func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
@@ -199,7 +199,7 @@ func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
 		n.up()
 	}
 	overlay := func(n *rigNode) netip.Addr { return plan.Overlay(clusterID(n.cluster), n.name) }
-	// It has the keys and nothing of a fabric.
+	// It has the keys and no fabric.
 	evil.fabric.kill()
 	r.in(evil.ns, fmt.Sprintf("nft delete table inet entente; wg set %[1]s peer %[2]s allowed-ips 0.0.0.0/0,::/0; ip route add fd00::/8 dev %[1]s", evil.device, gateway.key()))
 
@@ -269,7 +269,7 @@ func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
 				}
 				return nil
 			})
-			if a.forged { // nothing tells when it was dropped
+			if a.forged { // no counter shows when it was dropped
 				time.Sleep(300 * time.Millisecond)
 			}
 			for _, where := range []string{"came", "pod", "node", "passed"} {

@@ -82,7 +82,7 @@ func TestAHostThatIsNoPodIsReached(t *testing.T) {
 	if n := r.dropped(seen, inA(open(8080, 9)).Peers)[refused] - before; n < 2 {
 		t.Errorf("%d packets of the peer to closed ports were counted, want one of each family at least", n)
 	}
-	r.wantClosed("a host that nobody exported", b.pod, "tcp", address("10.248.0.2"), 8080)
+	r.wantClosed("a host that was not exported", b.pod, "tcp", address("10.248.0.2"), 8080)
 	// The host gets no way to the peer: it may answer, and no more.
 	r.in("vm", "ip route add 10.249.0.0/30 via 172.31.0.11; ip -6 route add fd88:b::/127 via fd31::11")
 	for _, alias := range []string{"10.249.0.3", "fd88:b::1"} {

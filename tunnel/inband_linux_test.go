@@ -11,7 +11,7 @@ import (
 
 func overlayAt(n *rigNode) netip.Addr { return plan.Overlay(clusterID(n.cluster), n.name) }
 
-// inBand is what a node wants from a peer with which there is no contract.
+// inBand is the desired state for a peer without a contract.
 func inBandPeer(to *rigNode) plan.Peer {
 	return plan.Peer{ClusterID: clusterID(to.cluster), PresharedKey: plan.PresharedKey{1, 2, 3}, Gateways: []plan.Gateway{to.gateway()}, InBand: true}
 }

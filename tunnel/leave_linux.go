@@ -13,17 +13,17 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// Leave has other gateways carry what this node carries, before it stops. It returns once they do, or
-// at once if there are none that can, and at the end of ctx. Run has to run meanwhile. What is on
-// its way passes, and nothing is taken back.
+// Leave hands over the peers that this node carries to other gateways, before this node stops. It returns
+// once they carry them, at once if no other gateway can, or at the end of ctx. Run must run meanwhile.
+// Packets on their way still pass, and this node does not take a peer back.
 func (f *Fabric) Leave(ctx context.Context) {
 	f.leaving.Store(true)
 	f.hurry()
-	looked := f.looked.Load()
+	before := f.elections.Load()
 	carried := false
-	for f.carrying.Load() > 0 || f.looked.Load() < looked+2 {
+	for f.carrying.Load() > 0 || f.elections.Load() < before+2 {
 		carried = carried || f.carrying.Load() > 0
-		if !notify.Pause(ctx, leaveLook) {
+		if !notify.Pause(ctx, leaveCheckEvery) {
 			return
 		}
 	}
@@ -32,12 +32,12 @@ func (f *Fabric) Leave(ctx context.Context) {
 	}
 }
 
-// fabricLock is held by a fabric as long as it runs: the tunnel process ends after it, where both are told
-// to end, and not before what it carries is handed over.
+// fabricLock is the lock of a running fabric. When both are asked to end the tunnel process waits for
+// it, and so for the handover of the peers that the fabric carries.
 func fabricLock(device string) string { return filepath.Join(socketDirectory, device+".lock") }
 
-// holdLock takes the lock, if nobody has it. It is given back when the process ends.
-func holdLock(device string) (release func(), err error) {
+// takeLock takes the lock, if it is free. The kernel releases it when the process ends.
+func takeLock(device string) (release func(), err error) {
 	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
@@ -53,8 +53,8 @@ func holdLock(device string) (release func(), err error) {
 
 // awaitFabric waits until no fabric runs, for leaveMost.
 func awaitFabric(device string) {
-	for end := time.Now().Add(leaveMost); time.Now().Before(end); time.Sleep(leaveLook) {
-		release, err := holdLock(device)
+	for end := time.Now().Add(leaveMost); time.Now().Before(end); time.Sleep(leaveCheckEvery) {
+		release, err := takeLock(device)
 		if err == nil {
 			release()
 			return

@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// TestAGatewayThatStopsHandsOver tells both processes of the gateway that carries the traffic to
+// TestAGatewayThatStopsHandsOver signals both processes of the gateway that carries the traffic to
 // end, as a kubelet does, under packets between pods of workers, and counts what is lost.
 func TestAGatewayThatStopsHandsOver(t *testing.T) {
 	t.Parallel()

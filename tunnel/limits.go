@@ -23,13 +23,13 @@ const wireGuardOverhead = 80
 
 // Timers.
 const (
-	// silence is how long nothing may come from a peer that is probed each
-	// second before another endpoint is tried: its WireGuard answers data with
-	// a keepalive within 10 s, even when nobody answers probes.
+	// silence is how long a peer that is probed each second may be silent
+	// before another endpoint is tried: its WireGuard answers data with
+	// a keepalive within 10 s, even when its fabric answers no probes.
 	silence = 15 * time.Second
-	// detourAfter is for how long the path to a peer from which something came has to be down, with
-	// nothing received since, until the peer is tried elsewhere too, and detourTry how long at each endpoint. A tunnel
-	// process that is restarted, and a gateway that takes over, are mostly sooner.
+	// detourAfter is for how long the path to a peer that worked has to be down, with nothing received
+	// since, until the peer is tried elsewhere too, and detourTry how long at each endpoint. A tunnel
+	// process that restarts and a gateway that takes over mostly need less.
 	detourAfter = 2 * time.Second
 	detourTry   = time.Second
 	// sessionLife is how long a WireGuard session can be used after its
@@ -43,27 +43,26 @@ const (
 	// relayAfter is for how long a peer that never answered is dialled before the agents
 	// are asked to relay.
 	relayAfter = 6 * time.Second
-	// betterFirst is how soon after a peer came to be reached through the agents better ways are
-	// tried, betterMin to betterMax the pauses between such trials, betterAsked the least one
+	// betterFirst is how soon better ways to a peer that came to be reached through the agents are
+	// tried, betterMin to betterMax the pauses between such trials, betterAsked the least pause
 	// when the peer tries, too, and betterBusy how long a trial waits for a moment without
-	// traffic, of which it can cost some packets, but for the first betterNew of new candidates.
+	// traffic, since it can cost some packets, except the first betterNew trials of new candidates.
 	betterFirst = 2 * time.Second
 	betterMin   = 10 * time.Second
 	betterMax   = 5 * time.Minute
 	betterAsked = 3 * time.Second
 	betterBusy  = time.Minute
 	betterNew   = 3
-	// betterWindow is for how long packets take a way that is tried, betterWindows times that at
-	// most until one was sent. betterWatch is for how
-	// long it is watched then whether they arrived, and betterLook how often. betterHold is for
-	// how long packets that come through the agents are kept back once there is a better way;
-	// then it is proven, by a probe each betterTries looks.
-	betterWindow  = 5 * time.Millisecond
-	betterWindows = 4
-	betterWatch   = time.Second
-	betterLook    = 10 * time.Millisecond
-	betterTries   = 20
-	betterHold    = 150 * time.Millisecond
+	// betterWindow is for how long packets take a way that is tried, or up to betterWindows times that
+	// until one was sent. betterWatch is for how long to check then whether they arrived, and
+	// betterCheckEvery how often. betterDelay is for how long packets through the agents are delayed
+	// once there is a better way; then the way is proven, by a probe each betterTries checks.
+	betterWindow     = 5 * time.Millisecond
+	betterWindows    = 4
+	betterWatch      = time.Second
+	betterCheckEvery = 10 * time.Millisecond
+	betterTries      = 20
+	betterDelay      = 150 * time.Millisecond
 	// resolveEvery is how often the names of endpoints are looked up again,
 	// resolveDead how often while the peer does not answer.
 	resolveEvery = time.Minute
@@ -73,36 +72,36 @@ const (
 	// resyncEvery is how often the kernel is compared with the plan when no
 	// event was seen.
 	resyncEvery = 2 * time.Second
-	// rereadEvery is how often links, addresses, routes and rules are read when netlink says nothing.
+	// rereadEvery is how often links, addresses, routes and rules are read without an event.
 	rereadEvery = 10 * time.Second
-	// settle is how long events are collected before the kernel is read.
-	settle = 50 * time.Millisecond
-	// rekeyCountdown is how long before others are told that this node replaces its key,
-	// rekeyEvery how often, and rekeyLast how long before it is seen who heard it.
+	// gatherFor is how long events are collected before the kernel is read.
+	gatherFor = 50 * time.Millisecond
+	// rekeyCountdown is how long in advance this node announces that it replaces its key,
+	// rekeyEvery how often, and rekeyLast how long before the replacement it checks the confirmations.
 	rekeyCountdown = 300 * time.Millisecond
 	rekeyEvery     = 50 * time.Millisecond
 	rekeyLast      = 50 * time.Millisecond
-	// rekeyKnown is for how long it counts that another node said that it knows the next
-	// key, rekeyAgain how long it is waited before others are asked again.
+	// rekeyKnown is for how long another node's confirmation that it knows the next
+	// key counts, rekeyAgain the pause before others are asked again.
 	rekeyKnown = 10 * time.Second
 	rekeyAgain = 2 * time.Second
 	// rekeyTrial is how long another node's next key may be in use without a handshake until its
-	// old one counts again, and rekeyRest for how long it is not followed after that.
+	// old one is used again, and rekeyRest for how long this node does not follow it after that.
 	rekeyTrial = 2 * time.Second
 	rekeyRest  = 10 * time.Minute
-	// rekeyLate is how late a node may be with its next key: it calls it off rather than have
-	// others follow too early. rekeyShake is how long a handshake with a next key may take
-	// before it is begun again: if both sides begin in the same moment neither completes it.
+	// rekeyLate is how late a node may be with its next key. If it is later it calls the replacement
+	// off, since others would follow too early. rekeyShake is how long a handshake with a next key may
+	// take before it is begun again: if both sides begin in the same moment neither completes it.
 	rekeyLate  = 20 * time.Millisecond
 	rekeyShake = 150 * time.Millisecond
 	// rekeySoon is how long a pass waits for another node that replaces its key.
 	rekeySoon = 200 * time.Millisecond
-	// leaveLook is how often a gateway that is about to stop looks whether others carry what it
-	// carried, leaveLinger for how long it goes on after that, for what is on its way, and
+	// leaveCheckEvery is how often a gateway that is about to stop checks whether others carry the peers
+	// that it carried, leaveLinger for how long it goes on after that, for packets on their way, and
 	// leaveMost how long the tunnel process waits for it.
-	leaveLook   = 20 * time.Millisecond
-	leaveLinger = time.Second
-	leaveMost   = 12 * time.Second
+	leaveCheckEvery = 20 * time.Millisecond
+	leaveLinger     = time.Second
+	leaveMost       = 12 * time.Second
 	// deviceTimeout bounds one exchange with the tunnel process.
 	deviceTimeout = 5 * time.Second
 )

@@ -45,8 +45,8 @@ func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
 	}
 }
 
-// addKernelLink makes a device of the kernel's WireGuard. EOPNOTSUPP if it has
-// none.
+// addKernelLink makes a device of the kernel's WireGuard. It returns EOPNOTSUPP if
+// the kernel has no WireGuard.
 func addKernelLink(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -79,7 +79,7 @@ func ensureUp(link netlink.Link, mtu int) (changed bool, err error) {
 	return changed, nil
 }
 
-// ensureAddresses leaves exactly the overlay address on the device, besides
+// ensureAddresses makes the overlay address the only one of the device, besides
 // link-local ones.
 func ensureAddresses(link netlink.Link, overlay netip.Addr) (changed bool, err error) {
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
@@ -133,7 +133,7 @@ func ownAddresses(have []nodeAddress, pods []netip.Prefix) []netip.Addr {
 	return first
 }
 
-// routeMTU is the MTU on the way to an address; zero if there is no way.
+// routeMTU returns the MTU of the route to an address; zero if there is no route.
 func routeMTU(to netip.Addr) int {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -149,13 +149,13 @@ func routeMTU(to netip.Addr) int {
 	return link.Attrs().MTU
 }
 
-// deviceMTU is what fits into an underlay, IPv6 outside or not.
+// deviceMTU returns the MTU of a device above an underlay of IPv4 or IPv6.
 func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, probe.MinMTU), maxMTU) }
 
-// Clean removes what the fabric made in this network namespace, by its marks:
-// routes, rules, the nftables table and the device. The fabric and the tunnel
-// process must have ended, or they make it again. Nothing to remove is no
-// error.
+// Clean removes all that the fabric made in this network namespace:
+// routes and rules by their protocol number, the nftables table and the device by their names. The
+// fabric and the tunnel process must have ended, or they make it again. It returns nil if there is
+// nothing to remove.
 func Clean(cfg Config) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -175,7 +175,7 @@ func Clean(cfg Config) error {
 	return nil
 }
 
-// removeLink deletes the device, if it is one of ours.
+// removeLink deletes the device, if its type is one that the fabric makes.
 func removeLink(name string) error {
 	link, err := netlink.LinkByName(name)
 	var missing netlink.LinkNotFoundError

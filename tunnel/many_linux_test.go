@@ -160,7 +160,7 @@ nft add rule ip watch input icmp type echo-reply counter`)
 		return fmt.Errorf("still %+v", gateway.fabric.seen().Peers)
 	})
 	t.Logf("path seen down after %v", time.Since(down).Round(10*time.Millisecond))
-	r.eventually("problem told", func() error {
+	r.eventually("problem reported", func() error {
 		for _, p := range gateway.fabric.seen().Problems {
 			if p.Peer == clusterID("b") {
 				return nil
@@ -242,7 +242,7 @@ func TestNodesWithoutIPv6(t *testing.T) {
 	a.set(a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB)))
 	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	r.wantSeen("a to b", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
-	r.eventually("the problem is told", func() error {
+	r.eventually("the problem is reported", func() error {
 		for _, p := range b.fabric.seen().Problems {
 			if strings.Contains(p.Text, "IPv6 is off") {
 				return nil
@@ -250,7 +250,7 @@ func TestNodesWithoutIPv6(t *testing.T) {
 		}
 		return fmt.Errorf("got %+v", b.fabric.seen().Problems)
 	})
-	// Probes to b are lost while its WireGuard answers: that is no reason to
+	// Probes to b are lost while its WireGuard answers: that is not a reason to
 	// look for it elsewhere.
 	time.Sleep(4 * time.Second)
 	r.wantSeen("a to b, later", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())

@@ -54,7 +54,7 @@ func (r *rig) echo(ns, network string, to netip.Addr, size int) error {
 	})
 }
 
-// A network in between passes less than either end's link, and says nothing about it. What
+// A network in between passes less than either end's link, without ICMP errors. What
 // passes is found, that of the other peer stays, and nothing stalls; also when it becomes less
 // while the tunnel is up, and over a restart of the fabric.
 func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
@@ -97,7 +97,7 @@ func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
 			size    int
 		}{{"tcp", 4 << 20}, {"udp", 1344}, {"udp", 8 << 10}, {"udp", 60 << 10}} {
 			err := r.echo(from.pod, m.network, remap(t, to.podAddr, alias), m.size)
-			for range 2 { // a datagram too large is lost, and its sender told: it may come from either end
+			for range 2 { // a datagram too large is lost, and its sender notified: it may come from either end
 				if m.network == "udp" && err != nil {
 					err = r.echo(from.pod, m.network, remap(t, to.podAddr, alias), m.size)
 				}
@@ -121,7 +121,7 @@ func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
 	carries(a, b, aliasOfB)
 	carries(b, a, aliasOfA)
 
-	// A fabric that begins uses what stands until it knows better.
+	// A fabric that begins uses the MTU of the routes until it knows a better one.
 	before := r.state(a)
 	a.fabric.kill()
 	a.startFabric()

@@ -21,7 +21,7 @@ import (
 // hop is a network between two nodes that passes packets of so many bytes.
 type hop struct {
 	mtu int
-	// silent says that routers' words about what is too large are dropped on the way.
+	// silent says that routers' ICMP errors about packets that are too large are dropped on the way.
 	silent bool
 	// six says that it has IPv6 alone.
 	six bool
@@ -236,7 +236,7 @@ func passes(t *testing.T, h hop, size int) {
 		}
 		for _, size := range []int{8 << 10, 60 << 10} {
 			err := r.echo(from.pod, "udp", to, size)
-			for range 2 { // one too large is lost, and its sender told: it may come from either end
+			for range 2 { // one too large is lost, and its sender notified: it may come from either end
 				if err != nil {
 					err = r.echo(from.pod, "udp", to, size)
 				}
@@ -247,12 +247,12 @@ func passes(t *testing.T, h hop, size int) {
 		}
 	}
 	cut := r.fragments() // until then the kernel may cut up the packets of which it learns that they are too large
-	told := ""
+	text := ""
 	for _, p := range a.fabric.seen().Problems {
-		told += p.Text
+		text += p.Text
 	}
-	if narrow := strings.Contains(told, "which IPv6 needs"); narrow != (largest < probe.MinMTU) {
-		t.Errorf("that IPv6 lacks something is told: %t: %+v", narrow, a.fabric.seen().Problems)
+	if narrow := strings.Contains(text, "which IPv6 needs"); narrow != (largest < probe.MinMTU) {
+		t.Errorf("that IPv6 lacks something is reported: %t: %+v", narrow, a.fabric.seen().Problems)
 	}
 	carries(a, remap(t, b.podAddr, aliasOfB))
 	carries(b, remap(t, a.podAddr, aliasOfA))

@@ -75,7 +75,7 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 					if err := f.prober.Run(ctx); err != nil { // without a device all probes are lost
 						t.Fatal(err)
 					}
-					if got := f.prober.Look(w.Overlay).State; got != probe.PathDown {
+					if got := f.prober.Status(w.Overlay).State; got != probe.PathDown {
 						t.Fatalf("the path is %v", got)
 					}
 				}

@@ -59,26 +59,26 @@ table ip t {
 }
 EOF
 `, kind, block))
-	// Flows keep what they had.
+	// Flows keep their mappings.
 	if err := n.r.inNS(n.name+"r", func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
 		n.r.t.Fatal(err)
 	}
 }
 
-// relay stands for the agents: it carries datagrams between two nodes. It returns where each finds
+// relay takes the place of the agents: it carries datagrams between two nodes. It returns where each finds
 // the other.
 func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried func() int) {
 	r.t.Helper()
 	var mu sync.Mutex
 	count := 0
-	held := map[*net.UDPConn]time.Time{}
+	delayed := map[*net.UDPConn]time.Time{}
 	open := func(n *rigNode, last byte) (*net.UDPConn, netip.AddrPort) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64, 0, last}), 17449)
 		var conn, asked *net.UDPConn
 		err := r.inNS(n.ns, func() (err error) {
 			conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(at), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 			if err == nil {
-				asked, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), holdPort)))
+				asked, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), delayPort)))
 			}
 			return err
 		})
@@ -95,7 +95,7 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 				}
 				if d, err := time.ParseDuration(string(buf[:n])); err == nil {
 					mu.Lock()
-					held[conn] = time.Now().Add(d)
+					delayed[conn] = time.Now().Add(d)
 					mu.Unlock()
 				}
 			}
@@ -117,7 +117,7 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 			time.Sleep(2 * time.Millisecond) // it is further than the direct way
 			mu.Lock()
 			count++
-			until := held[to]
+			until := delayed[to]
 			mu.Unlock()
 			time.Sleep(time.Until(until))
 			_, _ = to.Write(buf[:n])
@@ -132,12 +132,12 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 	}
 }
 
-// holdPort is where a relay is asked to hold back what it has for a node.
-const holdPort = 17450
+// delayPort is where a relay is asked to delay its datagrams for a node.
+const delayPort = 17450
 
-// askToHold is a fabric's Config.HoldRelay.
+// askToHold is a fabric's Config.DelayRelay.
 func askToHold(relay netip.AddrPort, d time.Duration) {
-	conn, err := net.Dial("udp4", netip.AddrPortFrom(relay.Addr(), holdPort).String())
+	conn, err := net.Dial("udp4", netip.AddrPortFrom(relay.Addr(), delayPort).String())
 	if err != nil {
 		return
 	}
@@ -167,7 +167,7 @@ func (p *natPair) withRelay() *natPair {
 	return p
 }
 
-// set tells each side of the other, and where it is seen besides where its router is.
+// set gives each side the other as a peer, seen where it is seen besides where its router is.
 func (p *natPair) set(more ...netip.AddrPort) {
 	p.t.Helper()
 	tell := func(n, other *rigNode, public netip.Addr, relay netip.AddrPort, peer plan.Peer) {

@@ -10,12 +10,11 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// node is what was read of the node's links, addresses, routes and rules. Netlink says when these
-// change, and then all of them are read again; beside that each rereadEvery, as the size of packets that
-// a way passes changes without notice.
+// node caches the node's links, addresses, routes and rules. All of them are read again when netlink
+// reports a change, and each rereadEvery, as path MTUs change without notice.
 type node struct {
-	// changes counts what netlink said, and epoch is that count when a pass began, with the
-	// times that rereadEvery was over.
+	// changes counts the events of netlink, seen is that count when they were last read. epoch counts
+	// the passes that read them again, the last one since since.
 	changes atomic.Uint64
 	seen    uint64
 	epoch   uint64
@@ -26,7 +25,7 @@ type node struct {
 	overlay   known[netip.Addr]
 	rules     known[[]ruleKey]
 	ours      known[[]routeKey] // those of the fabric
-	placed    known[[]routeKey] // those that it wanted when ours were these
+	placed    known[[]routeKey] // the desired ones when ours last matched them
 	mtus      known[map[netip.Addr]int]
 }
 
@@ -36,20 +35,21 @@ type nodeAddress struct {
 	device bool
 }
 
-// begin has all be read again in a pass if it may have changed.
+// begin starts a new epoch, in which all is read again, if something may have changed.
 func (n *node) begin(now time.Time) {
 	if seen := n.changes.Load(); n.epoch == 0 || seen != n.seen || now.Sub(n.since) >= rereadEvery {
 		n.seen, n.since, n.epoch = seen, now, n.epoch+1
 	}
 }
 
-// known is something of the node that was read in an epoch.
+// known is a value that was read in an epoch.
 type known[T any] struct {
 	value T
 	epoch uint64
 }
 
-// get returns the value, read in this epoch. If it cannot be read it is as it was.
+// get returns the value, and reads it unless it was read in this epoch. If that fails the value is the
+// last one.
 func (k *known[T]) get(epoch uint64, read func() (T, error)) (T, error) {
 	if k.epoch == epoch {
 		return k.value, nil
@@ -62,7 +62,7 @@ func (k *known[T]) get(epoch uint64, read func() (T, error)) (T, error) {
 	return value, nil
 }
 
-// forget has the value be read again.
+// forget drops the epoch, so that the next get reads the value again.
 func (k *known[T]) forget() { k.epoch = 0 }
 
 // nodeAddresses are all addresses of the node.
@@ -84,8 +84,8 @@ func nodeAddresses(device string) ([]nodeAddress, error) {
 	return out, nil
 }
 
-// underlayMTU is the largest MTU on the way to any of some addresses, or to the default gateway if
-// there are none; 1500 if there is no way at all.
+// underlayMTU returns the largest MTU of the routes to some addresses, or of the default routes if no
+// address is given; 1500 if there is no route at all.
 func (n *node) underlayMTU(to ...netip.Addr) int {
 	mtus, _ := n.mtus.get(n.epoch, func() (map[netip.Addr]int, error) { return map[netip.Addr]int{}, nil })
 	if len(to) == 0 {

@@ -55,7 +55,7 @@ func TestRealPacketsArriveWhereTheyWereMeant(t *testing.T) {
 		Endpoints: func(n plantest.Node) []string { return find(n).node().Endpoints },
 	}
 	for i, n := range net.nodes {
-		w.Nodes = append(w.Nodes, plantest.Node{Cluster: clusterID(n.cluster), Name: n.name, Pods: []netip.Prefix{n.podCIDR}, Gateway: !n.worker, Told: true})
+		w.Nodes = append(w.Nodes, plantest.Node{Cluster: clusterID(n.cluster), Name: n.name, Pods: []netip.Prefix{n.podCIDR}, Gateway: !n.worker, Announced: true})
 		w.Pods = append(w.Pods, plantest.Pod{Cluster: clusterID(n.cluster), Node: n.name, Addr: n.podAddr, Open: n.name != "c1"})
 		server := r.start(n.pod, "server", []string{fmt.Sprint("TUNNEL_TEST_PORT=", 9000+i)})
 		t.Cleanup(server.kill)

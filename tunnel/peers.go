@@ -27,7 +27,7 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 			allowed[key][prefixOf(n)] = true
 		}
 	}
-	given := map[netip.Prefix]bool{} // what this change gives to a peer, and so takes from others
+	moved := map[netip.Prefix]bool{} // prefixes that this change adds to a peer, and so takes from others
 	var changes, shrink, remove []wgtypes.PeerConfig
 	for _, w := range want {
 		h, exists := present[w.PublicKey]
@@ -48,7 +48,7 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		for _, a := range w.AllowedIPs {
 			if !allowed[w.PublicKey][a] {
 				c.AllowedIPs, differs = append(c.AllowedIPs, ipNet(a)), true
-				given[a] = true
+				moved[a] = true
 			}
 		}
 		if differs {
@@ -56,7 +56,7 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		}
 	}
 	for _, w := range want {
-		if !hasMore(allowed[w.PublicKey], w.AllowedIPs, given) {
+		if !hasMore(allowed[w.PublicKey], w.AllowedIPs, moved) {
 			continue
 		}
 		c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: true, ReplaceAllowedIPs: true}
@@ -75,14 +75,14 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 	return slices.Concat(changes, shrink, remove)
 }
 
-// hasMore says whether a peer has prefixes that it is not to have, and that nothing takes from
-// it by giving them to another.
-func hasMore(has map[netip.Prefix]bool, wanted []netip.Prefix, given map[netip.Prefix]bool) bool {
+// hasMore reports whether a peer has prefixes beyond those that it should have and those that are
+// moved to another peer.
+func hasMore(has map[netip.Prefix]bool, wanted []netip.Prefix, moved map[netip.Prefix]bool) bool {
 	left := maps.Clone(has)
 	for _, a := range wanted {
 		delete(left, a)
 	}
-	maps.DeleteFunc(left, func(a netip.Prefix, _ bool) bool { return given[a] })
+	maps.DeleteFunc(left, func(a netip.Prefix, _ bool) bool { return moved[a] })
 	return len(left) > 0
 }
 
@@ -95,7 +95,7 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf is the prefix of an IPNet; the zero prefix if it has none.
+// prefixOf returns the prefix of an IPNet; the zero prefix if that is malformed.
 func prefixOf(n net.IPNet) netip.Prefix {
 	addr, ok := netip.AddrFromSlice(n.IP)
 	ones, bits := n.Mask.Size()

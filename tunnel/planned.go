@@ -7,39 +7,39 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// planned is the last plan, and what it was made of.
+// planned is the last plan, and what it was made from.
 type planned struct {
-	of     wanted
+	of     input
 	layout *plan.Layout
 }
 
-// wanted is what a plan is made of.
-type wanted struct {
-	// desired is what was set, which nobody changes.
+// input is what a plan is made from.
+type input struct {
+	// desired is the value that was set, which does not change.
 	desired *plan.Desired
-	// pods are where this node's pods are, and announced the prefixes of them that peers were told,
-	// which take the place of what desired says.
+	// pods are the prefixes of this node's pods, and announced those that were announced to peers. They
+	// take the place of those in desired.
 	pods, announced []netip.Prefix
 	observed        plan.Observed
 }
 
-func (w wanted) equal(o wanted) bool {
-	return w.desired == o.desired && slices.Equal(w.pods, o.pods) && slices.Equal(w.announced, o.announced) && w.observed.Equal(o.observed)
+func (i input) equal(o input) bool {
+	return i.desired == o.desired && slices.Equal(i.pods, o.pods) && slices.Equal(i.announced, o.announced) && i.observed.Equal(o.observed)
 }
 
-// next returns the plan of what is wanted now, and whether it was made now: if nothing changed it is
-// the last one. d is the desired state with what takes the place of some of it.
-func (l *planned) next(w wanted, d plan.Desired) (layout *plan.Layout, made bool, err error) {
+// next returns the plan for an input, and whether it was made now: if the input did not change it is
+// the last one. d is the desired state with the pods and announced prefixes of the input.
+func (l *planned) next(i input, d plan.Desired) (layout *plan.Layout, made bool, err error) {
 	if l.layout != nil && !l.layout.Contested {
-		w.observed.Turn = l.of.observed.Turn
+		i.observed.Turn = l.of.observed.Turn
 	}
-	if l.layout != nil && l.of.equal(w) {
+	if l.layout != nil && l.of.equal(i) {
 		return l.layout, false, nil
 	}
-	next, err := plan.Plan(d, w.observed)
+	next, err := plan.Plan(d, i.observed)
 	if err != nil {
 		return nil, false, err
 	}
-	*l = planned{of: w, layout: &next}
+	*l = planned{of: i, layout: &next}
 	return l.layout, true, nil
 }

@@ -14,7 +14,7 @@ func TestAPlanIsMadeAgainOnlyIfWhatItIsMadeOfChanged(t *testing.T) {
 		return plan.Observed{Turn: turn, Sources: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Proven: map[plan.PublicKey]string{key: "peer"}}
 	}
 	var p planned
-	next := func(w wanted) bool {
+	next := func(w input) bool {
 		t.Helper()
 		_, made, err := p.next(w, *w.desired)
 		if err != nil {
@@ -22,17 +22,17 @@ func TestAPlanIsMadeAgainOnlyIfWhatItIsMadeOfChanged(t *testing.T) {
 		}
 		return made
 	}
-	if !next(wanted{desired: &d, observed: observed(1)}) || next(wanted{desired: &d, observed: observed(1)}) || next(wanted{desired: &d, observed: observed(2)}) {
+	if !next(input{desired: &d, observed: observed(1)}) || next(input{desired: &d, observed: observed(1)}) || next(input{desired: &d, observed: observed(2)}) {
 		t.Error("it is not made once")
 	}
 	other, pods := d, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
-	for what, w := range map[string]wanted{
+	for what, w := range map[string]input{
 		"another desired state": {desired: &other, observed: observed(2)},
 		"other pods":            {desired: &d, pods: pods, observed: observed(2)},
-		"told other pods":       {desired: &d, announced: pods, observed: observed(2)},
+		"announced other pods":  {desired: &d, announced: pods, observed: observed(2)},
 		"nothing observed":      {desired: &d},
 	} {
-		next(wanted{desired: &d, observed: observed(2)})
+		next(input{desired: &d, observed: observed(2)})
 		if !next(w) || next(w) {
 			t.Errorf("%s: it is not made once", what)
 		}
@@ -42,7 +42,7 @@ func TestAPlanIsMadeAgainOnlyIfWhatItIsMadeOfChanged(t *testing.T) {
 	}
 	d.Peers = []plan.Peer{two("one"), two("two")}
 	fresh := d
-	if !next(wanted{desired: &fresh, observed: observed(2)}) || !next(wanted{desired: &fresh, observed: observed(3)}) {
+	if !next(input{desired: &fresh, observed: observed(2)}) || !next(input{desired: &fresh, observed: observed(3)}) {
 		t.Error("two announce the same key, and no turn comes")
 	}
 }

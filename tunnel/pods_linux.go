@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// nodeRoutes are the routes of the node's main table that others than the fabric made.
+// nodeRoutes returns the routes of the node's main table that the fabric did not make.
 func nodeRoutes(device string) ([]plan.NodeRoute, error) {
 	links, err := retryDump(netlink.LinkList)
 	if err != nil {

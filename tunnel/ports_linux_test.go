@@ -22,7 +22,7 @@ func TestExposureIsByPortAndSource(t *testing.T) {
 	other := r.start(b.pod, "server", []string{"TUNNEL_TEST_PORT=8081"})
 	t.Cleanup(other.kill)
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
-	// Of A's pod's two addresses each stands for a pod of another namespace; of B's,
+	// Of A's pod's two addresses each belongs to a pod of another namespace; of B's,
 	// too.
 	r.in(a.pod, "ip addr add 10.200.1.11/24 dev eth0; ip addr add fd77:1::11/64 dev eth0 nodad preferred_lft 0")
 	r.in(b.pod, "ip addr add 10.200.1.11/24 dev eth0; ip addr add fd77:1::11/64 dev eth0 nodad preferred_lft 0")

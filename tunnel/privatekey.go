@@ -8,7 +8,7 @@ import (
 // hidden is what the private key prints as.
 const hidden = "[redacted]"
 
-// privateKey is the device's own secret, of 32 bytes as all keys of WireGuard. It never leaves this package.
+// privateKey is the device's private key. It leaves this package only for [Config.Keys].
 type privateKey [32]byte
 
 func (privateKey) Format(s fmt.State, _ rune)   { _, _ = s.Write([]byte(hidden)) }

@@ -10,9 +10,9 @@ import (
 // key has to complete a handshake with it.
 const keyTrial = 30 * time.Second
 
-// keyProofs remembers which cluster the device holds a key for, and whether there
-// was a handshake since: only who has the private key, and the preshared key of that
-// peering, completes one.
+// keyProofs remembers for which cluster the device has a key, and whether there
+// was a handshake since: only a node with the private key and the preshared key of that
+// peering completes one.
 type keyProofs map[plan.PublicKey]keyProof
 
 type keyProof struct {
@@ -21,17 +21,17 @@ type keyProof struct {
 	proven  bool
 }
 
-// heldKey is a key that the device holds.
-type heldKey struct {
+// deviceKey is the key of a peer of the device.
+type deviceKey struct {
 	key       plan.PublicKey
 	psk       plan.PresharedKey
 	handshake time.Time
 }
 
-// observe notes handshakes. What the device holds that is not known yet is from before
-// this process began; of it a session that can still be used counts.
-func (k keyProofs) observe(now time.Time, held []heldKey, peers []plan.Peer) {
-	for _, h := range held {
+// observe notes handshakes. A key in the device that is not known yet is from before
+// this process began; it counts as proven if its session can still be used.
+func (k keyProofs) observe(now time.Time, have []deviceKey, peers []plan.Peer) {
+	for _, h := range have {
 		if proof, ok := k[h.key]; ok {
 			if h.handshake.After(proof.since) {
 				proof.proven = true
@@ -48,7 +48,7 @@ func (k keyProofs) observe(now time.Time, held []heldKey, peers []plan.Peer) {
 	}
 }
 
-// planned notes for which cluster the device is to hold each key from now on.
+// planned notes for which cluster the device has each key from now on.
 func (k keyProofs) planned(now time.Time, peers []plan.WireGuardPeer) {
 	keep := make(map[plan.PublicKey]bool, len(peers))
 	for _, w := range peers {
@@ -64,7 +64,7 @@ func (k keyProofs) planned(now time.Time, peers []plan.WireGuardPeer) {
 	}
 }
 
-// proven returns who has proven which key.
+// proven returns the cluster that has proven each key.
 func (k keyProofs) proven() map[plan.PublicKey]string {
 	out := map[plan.PublicKey]string{}
 	for key, proof := range k {

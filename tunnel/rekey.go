@@ -10,31 +10,33 @@ import (
 
 // A node replaces its WireGuard key in three steps, so that no packet is lost:
 //
-//  1. It announces the next key, and asks those that it has tunnels with, inside of these, whether
-//     they know it. Nothing else is done with it.
-//  2. When all do it tells them in how many milliseconds it will use it. It gives its device the new key then. WireGuard still
-//     takes in what comes by the old sessions; what is to be sent waits in the device.
+//  1. It announces the next key, and asks the nodes that it has tunnels with, inside the tunnels, whether
+//     they know it. The key is not used yet.
+//  2. When all know it the node announces in how many milliseconds it will use it. Then it configures its
+//     device with the new key. WireGuard still accepts packets of the old sessions; packets to send wait
+//     in the device.
 //  3. The others follow [probe.RekeyMargin] later: in one step they make the new key a peer of their
-//     device and give it the prefixes of the old one, and begin a handshake. When it is done what waited is sent.
+//     device and move the prefixes of the old one to it, and begin a handshake. After it the waiting
+//     packets are sent.
 //
-// WireGuard accepts a source from one key only, which is why the others must not do that before: what is
+// WireGuard accepts a source from one key only, so the others must not follow earlier: packets that are
 // sent with the old key would be dropped.
 
-// rekeying is what is known of keys that are being replaced.
+// rekeying is the state of keys that are being replaced.
 type rekeying struct {
-	// due has a value when somebody is to be followed.
+	// due has a value when it is time to follow another node.
 	due chan struct{}
 	// peers is the last plan.
 	peers []plan.WireGuardPeer
-	// moves is, by overlay address, whose next key was taken for its own, rests until when
-	// nobody is followed there, because the last time there was no handshake.
+	// moves are, by overlay address, the nodes whose next key is in use. rests is until when a node is
+	// not followed, because the last time no handshake was completed.
 	moves map[netip.Addr]keyMove
 	rests map[netip.Addr]time.Time
 
-	// next is the key by which this node replaces its own, waits what that waits for.
+	// next is the key by which this node replaces its own, waits is what the replacement waits for.
 	next  privateKey
 	waits string
-	// asked is when others were asked last, again not to be before.
+	// asked is when others were last asked, again when they may be asked next.
 	asked, again time.Time
 }
 
@@ -43,7 +45,7 @@ type keyMove struct {
 	key    plan.PublicKey
 	at     time.Time
 	proven bool
-	// tries is how often a handshake was begun.
+	// tries is how often a handshake was begun again.
 	tries int
 }
 
@@ -51,20 +53,20 @@ func newRekeying() rekeying {
 	return rekeying{due: make(chan struct{}, 1), moves: map[netip.Addr]keyMove{}, rests: map[netip.Addr]time.Time{}}
 }
 
-// inUse returns which nodes use their next keys. A key that was taken for a node's own shows by a
-// handshake that it is; if it does not, the old one counts again.
-func (r *rekeying) inUse(now time.Time, d plan.Desired, held []heldKey) map[netip.Addr]plan.PublicKey {
-	handshakes := make(map[plan.PublicKey]time.Time, len(held))
-	for _, h := range held {
+// inUse returns the nodes that use their next keys, with these keys. A next key stays in use if a
+// handshake with it is completed within rekeyTrial; otherwise the old one is used again.
+func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[netip.Addr]plan.PublicKey {
+	handshakes := make(map[plan.PublicKey]time.Time, len(have))
+	for _, h := range have {
 		handshakes[h.key] = h.handshake
 	}
 	out, known := map[netip.Addr]plan.PublicKey{}, map[netip.Addr]bool{}
-	look := func(overlay netip.Addr, key, next plan.PublicKey) {
+	check := func(overlay netip.Addr, key, next plan.PublicKey) {
 		known[overlay] = true
 		m, moved := r.moves[overlay]
 		switch {
 		case next.IsZero() || moved && m.key != next:
-			delete(r.moves, overlay) // what was announced is in use, or is another
+			delete(r.moves, overlay) // it was announced as the current key, or replaced by another one
 		case handshakes[next].After(handshakes[key]):
 			r.moves[overlay] = keyMove{key: next, at: m.at, proven: true, tries: m.tries}
 			out[overlay] = next
@@ -76,14 +78,14 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, held []heldKey) map[neti
 		}
 	}
 	for _, n := range d.Nodes {
-		look(plan.Overlay(d.ClusterID, n.Name), n.PublicKey, n.NextKey)
+		check(plan.Overlay(d.ClusterID, n.Name), n.PublicKey, n.NextKey)
 	}
 	for _, q := range d.Peers {
 		for _, g := range q.Gateways {
-			look(plan.GatewayOverlay(q, g), g.PublicKey, g.NextKey)
+			check(plan.GatewayOverlay(q, g), g.PublicKey, g.NextKey)
 		}
 		for _, n := range q.Nodes {
-			look(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey)
+			check(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey)
 		}
 	}
 	for overlay := range r.moves {
@@ -99,9 +101,9 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, held []heldKey) map[neti
 	return out
 }
 
-// shake returns the next keys, by overlay address, with which a handshake is to be begun again, and
-// when to ask next; zero is not before something changes.
-func (r *rekeying) shake(now time.Time) (again map[netip.Addr]plan.PublicKey, next time.Duration) {
+// unshaken returns the next keys, by overlay address, with which to begin a handshake again, and after
+// how long to ask again; zero means only after a change.
+func (r *rekeying) unshaken(now time.Time) (again map[netip.Addr]plan.PublicKey, next time.Duration) {
 	again = map[netip.Addr]plan.PublicKey{}
 	for overlay, m := range r.moves {
 		if m.proven || now.Sub(m.at) >= rekeyTrial {
@@ -120,7 +122,8 @@ func (r *rekeying) shake(now time.Time) (again map[netip.Addr]plan.PublicKey, ne
 	return again, max(0, next)
 }
 
-// follows is the tag of the key to which a planned peer is followed; zero means none.
+// follows returns the tag of the next key to which this node follows a planned peer; zero means that it
+// does not follow.
 func (r *rekeying) follows(w plan.WireGuardPeer) probe.KeyTag {
 	if _, rests := r.rests[w.Overlay]; rests {
 		return probe.KeyTag{}
@@ -130,8 +133,8 @@ func (r *rekeying) follows(w plan.WireGuardPeer) probe.KeyTag {
 
 func (r *rekeying) planned(peers []plan.WireGuardPeer) { r.peers = peers }
 
-// pause is how long to wait before others are asked again: not all that replace their keys at
-// the same time try again at the same time.
+// rekeyPause returns how long to wait before others are asked again. It differs between nodes, so that
+// those that replace their keys at the same time do not try again at the same time.
 func rekeyPause(self plan.PublicKey, tries int) time.Duration {
 	return rekeyAgain + time.Duration((int(self[0])+97*tries)%16)*rekeyAgain/16
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// followAt has follow called at a time. It does not block.
+// followAt schedules follow for a time. It does not block.
 func (f *Fabric) followAt(at time.Time) {
 	time.AfterFunc(time.Until(at), func() {
 		select {
@@ -25,8 +25,8 @@ func (f *Fabric) followAt(at time.Time) {
 	})
 }
 
-// follow takes the next keys of nodes for their own whose time has come. If one comes in a moment
-// it waits for that: a pass would make it late.
+// follow moves to the next keys of nodes that are due. It waits for one that is due in a moment: a pass
+// in between would make it late.
 func (f *Fabric) follow(now time.Time) {
 	end := now.Add(rekeySoon)
 	for {
@@ -42,7 +42,7 @@ func (f *Fabric) follow(now time.Time) {
 	}
 }
 
-// take gives the device the next keys of nodes, in one step with the prefixes that come with them.
+// take configures the device with the next keys of nodes, and moves their prefixes in the same step.
 func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 	dev, err := f.control.read()
 	if err != nil {
@@ -78,15 +78,15 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 	f.rekeyAgainIn(rekeyShake)
 	for _, w := range moved {
 		f.rekey.moves[w.Overlay] = keyMove{key: w.NextKey, at: now}
-		f.dialers[w.NextKey], f.heard[w.NextKey] = f.dialers[w.PublicKey], heard{at: now}
+		f.dialers[w.NextKey], f.traffic[w.NextKey] = f.dialers[w.PublicKey], peerTraffic{at: now}
 		f.prober.Nudge(w.Overlay, now)
 		f.log.Info("another node replaced its WireGuard key", "cluster", w.Cluster, "node", w.Node)
 	}
 	f.hurry()
 }
 
-// shakeAgain begins handshakes with next keys again that were not completed. Nothing passes by them
-// yet, so nothing is lost by that.
+// shakeAgain restarts handshakes with next keys that were not completed. No packets pass by these keys
+// yet, so none are lost.
 func (f *Fabric) shakeAgain(now time.Time) {
 	if len(f.rekey.moves) == 0 {
 		return
@@ -101,7 +101,7 @@ func (f *Fabric) shakeAgain(now time.Time) {
 			f.rekey.moves[overlay] = m
 		}
 	}
-	again, next := f.rekey.shake(now)
+	again, next := f.rekey.unshaken(now)
 	for overlay, key := range again {
 		i := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == key })
 		if i < 0 {
@@ -121,11 +121,11 @@ func (f *Fabric) shakeAgain(now time.Time) {
 	}
 }
 
-// rekeyAgainIn has follow and shakeAgain called in so long.
+// rekeyAgainIn schedules follow and shakeAgain after d.
 func (f *Fabric) rekeyAgainIn(d time.Duration) { f.followAt(time.Now().Add(d)) }
 
-// replaceKey replaces this node's key if that is wanted and all are ready. It blocks for the
-// moment in which that is done.
+// replaceKey replaces this node's key if that is desired and all other nodes are ready. It blocks for
+// the countdown.
 func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
 	f.mu.Lock()
 	desired := f.desired
@@ -173,15 +173,15 @@ func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
 	r.again = time.Now().Add(rekeyPause(plan.PublicKey(key.PublicKey()), time.Now().Second()))
 }
 
-// countDown tells all others when this node replaces its key, and does. It returns who did not
-// say to follow; if there is any, it is not replaced.
+// countDown announces to all other nodes when this node replaces its key, and replaces it. It returns
+// the nodes that did not confirm; if there are any, the key is not replaced unless regardless is set.
 func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless bool) (missing []netip.Addr, err error) {
 	if !f.prober.SetBusy(true) {
 		return nil, errors.New("another node replaces its key")
 	}
 	defer f.prober.SetBusy(false)
 	// Others may follow from now on: a node that dies in this moment comes back with the next key,
-	// which they know, too.
+	// which they know as well.
 	f.saveKey(f.rekey.next)
 	defer func() {
 		if err != nil || len(missing) > 0 {
@@ -212,7 +212,7 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 	return nil, f.control.configure(wgtypes.Config{PrivateKey: &next})
 }
 
-// waitsFor says which nodes a replacement of the key waits for.
+// waitsFor returns a text that names the nodes for which the replacement of the key waits.
 func (f *Fabric) waitsFor(missing []netip.Addr) string {
 	if len(missing) == 0 {
 		return ""

@@ -53,7 +53,7 @@ func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (s
 			for ; ; time.Sleep(500 * time.Microsecond) {
 				select {
 				case <-ended:
-					time.Sleep(time.Second) // for what is on its way
+					time.Sleep(time.Second) // for packets on their way
 					return nil
 				default:
 				}
@@ -97,7 +97,7 @@ func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (s
 type keyRig struct {
 	*rig
 	a, b []*rigNode
-	// keys are those that nodes announced, next what they will replace them by.
+	// keys are those that nodes announced, next those by which they will replace them.
 	keys, next map[string]plan.PublicKey
 	// replace is the key that a node is to replace, shared the preshared keys.
 	replace map[string]plan.PublicKey
@@ -120,19 +120,19 @@ func newKeyRig(t *testing.T) *keyRig {
 	for _, cluster := range []string{"a", "b"} {
 		r.shared[cluster] = plan.Peer{PresharedKey: plan.PresharedKey{1, 2, 3}}
 	}
-	r.tell()
+	r.announce()
 	for _, n := range r.all() {
 		n.up()
 	}
-	time.Sleep(carrierSettles) // until each peer's carrier is the best one
+	time.Sleep(carrierStable) // until each peer's carrier is the best one
 	r.wantSeen("from the worker's pod", r.a[2].pod, "tcp", remap(t, r.b[0].podAddr, aliasOfB), 8080, remap(t, r.a[2].podAddr, aliasOfA).String())
 	return r
 }
 
 func (r *keyRig) all() []*rigNode { return append(append([]*rigNode{}, r.a...), r.b...) }
 
-// tell tells all nodes what was announced.
-func (r *keyRig) tell() {
+// announce sets on all nodes what was announced.
+func (r *keyRig) announce() {
 	for _, n := range r.all() {
 		own, other, local, remote := r.a, r.b, aliasOfA, aliasOfB
 		if n.cluster == "b" {
@@ -157,20 +157,20 @@ func (r *keyRig) tell() {
 	}
 }
 
-// rotate has a node replace its key, as its cluster and the peer do: what it says is announced
+// rotate makes a node replace its key, as its cluster and the peer do: what it says is announced
 // to all others.
 func (r *keyRig) rotate(n *rigNode) {
 	r.t.Helper()
 	old := r.keys[n.name]
 	r.replace[n.name] = old
-	r.tell()
+	r.announce()
 	r.eventually(n.name+" names its next key", func() error {
 		if r.next[n.name] = n.fabric.seen().NextKey; r.next[n.name].IsZero() {
 			return errors.New("none")
 		}
 		return nil
 	})
-	r.tell()
+	r.announce()
 	took := r.eventually(n.name+" replaces its key", func() error {
 		if s := n.fabric.seen(); s.PublicKey == old {
 			return fmt.Errorf("it waits: %s\n%s", s.KeyWaits, n.fabric.log())
@@ -181,9 +181,9 @@ func (r *keyRig) rotate(n *rigNode) {
 	if now := n.fabric.seen().PublicKey; now != r.next[n.name] {
 		r.t.Errorf("%s has another key than it named", n.name)
 	}
-	time.Sleep(time.Second) // others hear of it later
+	time.Sleep(time.Second) // others receive the announcement later
 	r.keys[n.name], r.next[n.name], r.replace[n.name] = n.fabric.seen().PublicKey, plan.PublicKey{}, plan.PublicKey{}
-	r.tell()
+	r.announce()
 	time.Sleep(time.Second)
 }
 
@@ -245,7 +245,7 @@ func TestPresharedKeysAreReplacedWithoutLoss(t *testing.T) {
 	set := func(cluster string, current plan.PresharedKey, number uint64, next, previous plan.PresharedKey) {
 		t.Logf("%s: %s uses no. %d", time.Now().Format("05.000"), cluster, number)
 		r.shared[cluster] = plan.Peer{PresharedKey: current, Spare: plan.SpareKeys{Number: number, Next: next, Previous: previous}}
-		r.tell()
+		r.announce()
 	}
 	for _, cluster := range []string{"a", "b"} {
 		set(cluster, old, 0, next, plan.PresharedKey{})
@@ -266,7 +266,7 @@ func TestPresharedKeysAreReplacedWithoutLoss(t *testing.T) {
 	time.Sleep(time.Second)
 	r.rotate(r.b[0])
 	if os.Getenv("TUNNEL_BENCH") != "" {
-		// The side that follows is not told for so long that a handshake fails.
+		// The side that follows gets no announcement for so long that a handshake fails.
 		leader, follower := "a", "b"
 		if clusterID("b") < clusterID("a") {
 			leader, follower = "b", "a"

@@ -20,26 +20,26 @@ func TestNextKeysShowThatTheyAreUsed(t *testing.T) {
 	moved := func(key plan.PublicKey, ago time.Duration) map[netip.Addr]keyMove {
 		return map[netip.Addr]keyMove{overlay: {key: key, at: now.Add(-ago)}}
 	}
-	shook := func(first, second time.Duration) []heldKey {
-		return []heldKey{{key: k1, handshake: now.Add(-first)}, {key: k2, handshake: now.Add(-second)}}
+	shook := func(first, second time.Duration) []deviceKey {
+		return []deviceKey{{key: k1, handshake: now.Add(-first)}, {key: k2, handshake: now.Add(-second)}}
 	}
 	const never = 1e9 * time.Second
 	for name, tc := range map[string]struct {
 		desired plan.Desired
 		moves   map[netip.Addr]keyMove
-		held    []heldKey
+		have    []deviceKey
 		want    plan.PublicKey
 		rests   bool
 	}{
-		"nothing was said":                         {desired: desired(k1, k2)},
-		"it was just followed":                     {desired: desired(k1, k2), moves: moved(k2, time.Second), held: shook(time.Minute, never), want: k2},
-		"there was a handshake":                    {desired: desired(k1, k2), moves: moved(k2, time.Minute), held: shook(2*time.Minute, time.Second), want: k2},
-		"there was none":                           {desired: desired(k1, k2), moves: moved(k2, rekeyTrial), held: shook(time.Minute, never), rests: true},
-		"there was one late":                       {desired: desired(k1, k2), held: shook(time.Minute, time.Second), want: k2},
-		"the process began after it was followed":  {desired: desired(k1, k2), held: shook(2*time.Minute, time.Minute), want: k2},
-		"the old key made one after that":          {desired: desired(k1, k2), held: shook(time.Second, time.Minute)},
-		"it is announced":                          {desired: desired(k2, plan.PublicKey{}), moves: moved(k2, time.Minute), held: shook(2*time.Minute, time.Second)},
-		"it announces another next key after that": {desired: desired(k1, k3), moves: moved(k2, time.Second), held: shook(time.Minute, never)},
+		"nothing was announced":                    {desired: desired(k1, k2)},
+		"it was just followed":                     {desired: desired(k1, k2), moves: moved(k2, time.Second), have: shook(time.Minute, never), want: k2},
+		"there was a handshake":                    {desired: desired(k1, k2), moves: moved(k2, time.Minute), have: shook(2*time.Minute, time.Second), want: k2},
+		"there was no handshake":                   {desired: desired(k1, k2), moves: moved(k2, rekeyTrial), have: shook(time.Minute, never), rests: true},
+		"there was a late handshake":               {desired: desired(k1, k2), have: shook(time.Minute, time.Second), want: k2},
+		"the process began after it was followed":  {desired: desired(k1, k2), have: shook(2*time.Minute, time.Minute), want: k2},
+		"the old key made a handshake after that":  {desired: desired(k1, k2), have: shook(time.Second, time.Minute)},
+		"it is announced":                          {desired: desired(k2, plan.PublicKey{}), moves: moved(k2, time.Minute), have: shook(2*time.Minute, time.Second)},
+		"it announces another next key after that": {desired: desired(k1, k3), moves: moved(k2, time.Second), have: shook(time.Minute, never)},
 		"the node is gone":                         {desired: plan.Desired{ClusterID: me}, moves: moved(k2, time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestNextKeysShowThatTheyAreUsed(t *testing.T) {
 			if tc.moves != nil {
 				r.moves = tc.moves
 			}
-			got := r.inUse(now, tc.desired, tc.held)
+			got := r.inUse(now, tc.desired, tc.have)
 			if got[overlay] != tc.want {
 				t.Errorf("key %v is in use, want %v", got[overlay], tc.want)
 			}
@@ -94,7 +94,7 @@ func TestAHandshakeWithANextKeyIsBegunAgainSoon(t *testing.T) {
 	r.moves[overlay] = keyMove{key: plan.PublicKey{2}, at: now}
 	var at []time.Duration
 	for age := time.Duration(0); age < 2*rekeyTrial; age += 10 * time.Millisecond {
-		if again, _ := r.shake(now.Add(age)); len(again) > 0 {
+		if again, _ := r.unshaken(now.Add(age)); len(again) > 0 {
 			at = append(at, age)
 		}
 	}
@@ -102,7 +102,7 @@ func TestAHandshakeWithANextKeyIsBegunAgainSoon(t *testing.T) {
 		t.Errorf("begun again after %v", at)
 	}
 	r.moves[overlay] = keyMove{key: plan.PublicKey{2}, at: now, proven: true}
-	if again, next := r.shake(now.Add(time.Second)); len(again) > 0 || next > 0 {
+	if again, next := r.unshaken(now.Add(time.Second)); len(again) > 0 || next > 0 {
 		t.Errorf("one that was completed: %v, next %v", again, next)
 	}
 }

@@ -96,13 +96,13 @@ type harm struct {
 	what string
 	// limit is how long traffic may stop.
 	limit time.Duration
-	// do does it. announce has the other cluster hear of the node's keys and addresses, as agents
-	// tell each other.
+	// do does it. announce sends the node's keys and addresses to the other cluster, as agents
+	// do.
 	do func(n *rigNode, announce func())
 }
 
 const (
-	// repairLimit is how long traffic may stop while the node itself stands.
+	// repairLimit is how long traffic may stop while the node itself runs.
 	repairLimit = 5 * time.Second
 	// restartLimit is the same for a node that is switched off and on.
 	restartLimit = 30 * time.Second
@@ -110,7 +110,7 @@ const (
 	away = time.Second
 )
 
-// harms are what self-repair is about. fresh gives a number that was not given before.
+// harms are the damages that the fabric repairs. fresh returns a number that it never returned before.
 func harms(desired func(*rigNode) plan.Desired, fresh func() int) []harm {
 	flush := func(n *rigNode) {
 		n.r.in(n.ns, "ip rule del pref 140; ip -6 rule del pref 140; ip rule del pref 141; ip -6 rule del pref 141; ip rule del pref 142; ip -6 rule del pref 142; ip route flush table 14100; ip -6 route flush table 14100; ip route flush table 14102 || true")
@@ -196,7 +196,7 @@ func (tunnelFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 
 // TestFabricRepairsItself does one harm after the other to a node that is its cluster's only
 // gateway, under packets from a pod to another one each 10 ms and on one TCP connection that lives
-// through all of them. Nobody tells a fabric anything but one that starts. No packet of a pod is
+// through all of them. Only a fabric that starts gets input. No packet of a pod is
 // seen between the clusters meanwhile. ENTENTE_ROUNDS says how often.
 func TestFabricRepairsItself(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ func (f *Fabric) report(p *pass) {
 	s := p.status
 	s.Peers, s.Sources, s.Switches = f.peerStatus(p), p.layout.Sources, maps.Clone(f.switches)
 	for _, e := range p.layout.Ends {
-		s.Ends = append(s.Ends, EndStatus{e.Cluster, f.prober.Ends().Look(e.Cluster)})
+		s.Ends = append(s.Ends, EndStatus{e.Cluster, f.prober.Ends().Status(e.Cluster)})
 	}
 	overlays := make(map[plan.PublicKey]netip.Addr, len(p.layout.Peers))
 	for _, w := range p.layout.Peers {
@@ -31,7 +31,7 @@ func (f *Fabric) report(p *pass) {
 		if q.OnDemand {
 			continue // carriers serve where it does not
 		}
-		if text := f.judge(p.now, q, f.prober.Look(overlays[q.PublicKey])); text != "" {
+		if text := f.problemOf(p.now, q, f.prober.Status(overlays[q.PublicKey])); text != "" {
 			p.problems = append(p.problems, plan.Problem{Peer: q.Cluster, Text: text})
 		}
 	}
@@ -71,20 +71,20 @@ func (f *Fabric) report(p *pass) {
 func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	var out []PeerStatus
 	for _, w := range p.layout.Peers {
-		seen := f.prober.Look(w.Overlay)
+		seen := f.prober.Status(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
 			RTT: seen.Path.RTT(), Probes: seen.Path.Next(), Times: seen.Path.Times(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
 			Active: p.layout.Leads(w),
 		}
-		if h := p.held[w.PublicKey]; h != nil {
+		if h := p.byKey[w.PublicKey]; h != nil {
 			q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
 			if h.LastHandshakeTime.Unix() <= 0 {
 				q.LastHandshake = time.Time{}
 			}
 			if h.Endpoint != nil {
-				q.Endpoint, q.Way = f.whereIs(w.PublicKey, unmapPort(h.Endpoint.AddrPort()))
+				q.Endpoint, q.Way = f.wayOf(w.PublicKey, unmapPort(h.Endpoint.AddrPort()))
 			}
 		}
 		out = append(out, q)
@@ -95,26 +95,26 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	return out
 }
 
-// six says whether IPv6 of pods may be sent to a peer of the device: to a home node what is for
-// any peer, as it may carry it.
+// six reports whether IPv6 packets of pods may be sent to a peer of the device. A home node may carry
+// any peer, so the aliases of all peers count for it.
 func (p *pass) six(w plan.WireGuardPeer) bool {
 	return slices.ContainsFunc(p.peers, func(q plan.Peer) bool {
 		return (!w.Remote || q.ClusterID == w.Cluster) && slices.ContainsFunc(q.Aliases(), func(a netip.Prefix) bool { return a.Addr().Is6() })
 	})
 }
 
-// fabricReturns is how long a fabric may be away while its tunnel works: for a restart.
-const fabricReturns = 30 * time.Second
+// fabricRestart is how long a fabric may not answer while its tunnel works, as during a restart.
+const fabricRestart = 30 * time.Second
 
-// judge returns why a peer cannot be reached, and what to do; empty if it can.
-func (f *Fabric) judge(now time.Time, q PeerStatus, seen probe.Sight) string {
+// problemOf returns why a peer cannot be reached, and what to do; empty if it can be reached.
+func (f *Fabric) problemOf(now time.Time, q PeerStatus, seen probe.Status) string {
 	at := fmt.Sprintf("at %v", q.Endpoint)
 	if q.Way == WayRelayed {
 		at = "through the agents, which was tried last"
 	}
 	fresh := !q.LastHandshake.IsZero() && now.Sub(q.LastHandshake) < sessionLife
 	switch {
-	case q.State == probe.PathUp && !seen.Path.Answers(now) && now.Sub(seen.Path.LastAnswer()) > fabricReturns:
+	case q.State == probe.PathUp && !seen.Path.Answers(now) && now.Sub(seen.Path.LastAnswer()) > fabricRestart:
 		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.Path.LastAnswer().UTC().Format(time.RFC3339))
 	case q.LargeLost:
 		size, why := probe.MinMTU, ", which IPv6 needs"
@@ -146,7 +146,7 @@ func (f *Fabric) forget(p *pass) {
 		if !keep[k] {
 			delete(f.dialers, k)
 			delete(f.betters, k)
-			delete(f.heard, k)
+			delete(f.traffic, k)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (f *Fabric) forget(p *pass) {
 func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
-		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndSight) }) &&
+		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndStatus) }) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint && x.Way == y.Way &&
 				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&
@@ -163,38 +163,38 @@ func sameStatus(a, b Status) bool {
 		})
 }
 
-// dialling is whether, and where, to dial a peer.
+// dialling is whether and where to dial a peer.
 type dialling struct {
-	// endpoint is to be written; the zero AddrPort is none.
+	// endpoint is what to write to the device; the zero AddrPort means no change.
 	endpoint netip.AddrPort
-	// stale says that the session with the peer, if there ever was one, is of no use any more.
+	// stale says that the peer has no session that can still be used.
 	stale bool
-	// again is when to look again; zero is not before something changes.
+	// again is after how long to choose again; zero means only after a change.
 	again time.Duration
-	// detour says that the peer is tried there for a moment only.
+	// detour says that the endpoint is tried for a moment only.
 	detour bool
 }
 
 // chooseEndpoint decides whether to dial a peer at another endpoint.
 func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPeer) dialling {
 	var have wgtypes.Peer
-	if h := p.held[w.PublicKey]; h != nil {
+	if h := p.byKey[w.PublicKey]; h != nil {
 		have = *h
 	}
-	last, known := f.heard[w.PublicKey]
-	last = last.counted(p.now, have.ReceiveBytes+have.TransmitBytes)
-	f.heard[w.PublicKey] = last
+	last, known := f.traffic[w.PublicKey]
+	last = last.measure(p.now, have.ReceiveBytes+have.TransmitBytes)
+	f.traffic[w.PublicKey] = last
 	if have.ReceiveBytes != last.bytes || !known {
 		// The first time, a session that can still be used counts. A lower counter means
-		// that the device is another one.
+		// that the device was created again.
 		if known && have.ReceiveBytes > last.bytes || !known && !have.LastHandshakeTime.IsZero() && p.now.Sub(have.LastHandshakeTime) < sessionLife {
 			last.at = p.now
 		}
 		last.bytes = have.ReceiveBytes
-		f.heard[w.PublicKey] = last
+		f.traffic[w.PublicKey] = last
 	}
 	alive := p.now.Sub(last.at) < silence
-	seen, every := f.prober.Look(w.Overlay), resolveEvery
+	seen, every := f.prober.Status(w.Overlay), resolveEvery
 	if !alive || seen.State == probe.PathDown {
 		every = resolveDead
 	}
@@ -207,7 +207,7 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	if f.dialers[w.PublicKey] == nil {
 		f.dialers[w.PublicKey] = &dialer{}
 	}
-	s := sighting{alive: alive, candidates: p.elsewhere(candidates), relay: w.Relay, observed: p.elsewhere(w.Observed)}
+	s := endpointState{alive: alive, candidates: p.elsewhere(candidates), relay: w.Relay, observed: p.elsewhere(w.Observed)}
 	if have.Endpoint != nil {
 		s.endpoint = unmapPort(have.Endpoint.AddrPort())
 	}
@@ -223,8 +223,9 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	return dialling{endpoint: e, stale: !alive, again: again, detour: e.IsValid() && d.detours.home.IsValid()}
 }
 
-// whereIs is at which endpoint a peer is that the device has at one, and how packets get there.
-func (f *Fabric) whereIs(key plan.PublicKey, endpoint netip.AddrPort) (netip.AddrPort, Way) {
+// wayOf returns the endpoint of a peer for which the device has another one during a detour, and how
+// packets get there.
+func (f *Fabric) wayOf(key plan.PublicKey, endpoint netip.AddrPort) (netip.AddrPort, Way) {
 	if d := f.dialers[key]; d != nil {
 		endpoint = d.detours.from(endpoint)
 		return endpoint, d.seen.way(endpoint)
@@ -232,14 +233,14 @@ func (f *Fabric) whereIs(key plan.PublicKey, endpoint netip.AddrPort) (netip.Add
 	return endpoint, WayDirect
 }
 
-// relayed says whether a peer is reached through the agents.
+// relayed reports whether a peer is reached through the agents.
 func (f *Fabric) relayed(key plan.PublicKey) bool {
 	d := f.dialers[key]
 	return d != nil && d.seen.endpoint.Addr().IsLoopback()
 }
 
-// elsewhere is what of some endpoints is neither this node itself, as where the private networks of
-// two clusters have the same addresses, nor inside a tunnel.
+// elsewhere returns the endpoints that are neither this node's own addresses, as where the private
+// networks of two clusters have the same addresses, nor inside a tunnel.
 func (p *pass) elsewhere(endpoints []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(endpoints), func(e netip.AddrPort) bool {
 		return slices.ContainsFunc(p.local, func(a nodeAddress) bool { return a.Addr == e.Addr() }) || plan.CheckDial(e.Addr(), p.layout.Remote) != nil
@@ -250,16 +251,16 @@ func unmapPort(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// counted notes the count of bytes, at most twice a second: shorter spans tell nothing.
-func (h heard) counted(now time.Time, both int64) heard {
-	took := now.Sub(h.seen)
-	if !h.seen.IsZero() && took < 500*time.Millisecond {
-		return h
+// counted updates the rate from the count of bytes, at most twice a second: shorter spans are too noisy.
+func (t peerTraffic) measure(now time.Time, both int64) peerTraffic {
+	took := now.Sub(t.counted)
+	if !t.counted.IsZero() && took < 500*time.Millisecond {
+		return t
 	}
-	h.rate = 0
-	if !h.seen.IsZero() && both > h.both {
-		h.rate = float64(both-h.both) / took.Seconds()
+	t.rate = 0
+	if !t.counted.IsZero() && both > t.both {
+		t.rate = float64(both-t.both) / took.Seconds()
 	}
-	h.both, h.seen = both, now
-	return h
+	t.both, t.counted = both, now
+	return t
 }

@@ -21,7 +21,7 @@ type resolver struct {
 
 	mu    sync.Mutex
 	names map[string]*resolution
-	swept time.Time // when names that nobody wants were last forgotten
+	swept time.Time // when names without callers were last forgotten
 	group sync.WaitGroup
 }
 
@@ -43,9 +43,9 @@ func newResolver(poke func()) *resolver {
 	}
 }
 
-// candidates are the addresses of some endpoints, in their order, as far as
-// known. Names are looked up again when the last time was longer ago than
-// every. What lies in a prefix of not is left out. The texts say which names
+// candidates returns the known addresses of some endpoints, in their order.
+// A name is looked up again when the last lookup was longer ago than
+// every. Addresses in the prefixes not are left out. bad says which names
 // could not be resolved.
 func (r *resolver) candidates(ctx context.Context, now time.Time, endpoints []string, every time.Duration, not []netip.Prefix) (out []netip.AddrPort, bad []string) {
 	r.mu.Lock()
@@ -122,5 +122,5 @@ func (r *resolver) find(ctx context.Context, name string) {
 	}
 }
 
-// wait returns when no lookup runs any more.
+// wait returns once all lookups have ended.
 func (r *resolver) wait() { r.group.Wait() }

@@ -17,18 +17,18 @@ import (
 const (
 	// protocolNumber marks our routes and rules.
 	protocolNumber = 141
-	// aliasTable holds the ways to aliases and overlay addresses, for all
-	// packets; returnTable the ways to the pods of other home nodes, for
-	// packets that come out of the device. namesTable holds what peers call this cluster's
-	// addresses: what comes out of the device is translated before it is routed, so
-	// packets get there only while the translation is missing, and end there.
+	// aliasTable has the routes to aliases and overlay addresses, for all
+	// packets; returnTable those to the pods of other home nodes, for
+	// packets that come out of the device. namesTable has the aliases by which peers call this cluster's
+	// addresses: packets from the device are translated before they are routed, so
+	// they get there only while the translation is missing, and end there.
 	aliasTable  = 14100
 	returnTable = 14101
 	namesTable  = 14102
-	// returnPriority, aliasPriority and namesPriority are the places of our rules: behind the
+	// returnPriority, aliasPriority and namesPriority are those of our rules: behind the
 	// local table and the rules that CNIs put right behind it, before the main
-	// table and the ones that CNIs send pods' traffic elsewhere with. Another peer, or the
-	// same one, may be known here by what a peer calls this cluster: so names come last.
+	// table and the rules by which CNIs send pods' traffic elsewhere. An alias by which a peer calls
+	// this cluster may also be the alias of a peer here: so names come last.
 	returnPriority = 140
 	aliasPriority  = 141
 	namesPriority  = 142
@@ -38,7 +38,7 @@ const (
 	lastMetric  = 4000000000
 )
 
-// routeKey is a route as far as it matters.
+// routeKey is the part of a route that the fabric compares.
 type routeKey struct {
 	prefix netip.Prefix
 	table  int
@@ -49,9 +49,9 @@ type routeKey struct {
 	source netip.Addr
 }
 
-// wantRoutes lists the routes of a layout. Without a device only the
-// unreachable ones can be. sizes is, by overlay address, the size of packets that pass.
-func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
+// desiredRoutes lists the routes of a layout, without a device only the
+// unreachable ones. sizes is, by overlay address, the size of packets that pass.
+func desiredRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 	var want []routeKey
 	for _, r := range l.Routes {
 		table := aliasTable
@@ -80,9 +80,9 @@ func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 	return want
 }
 
-// standingSizes is, by overlay address, the size of packets that routes were made for: what was
+// lastMTUs returns, by overlay address, the MTU of the routes in the kernel: what was
 // known when this process began.
-func standingSizes(l plan.Layout, have []routeKey) map[netip.Addr]int {
+func lastMTUs(l plan.Layout, have []routeKey) map[netip.Addr]int {
 	sizes := make(map[netip.Prefix]int, len(have))
 	for _, h := range have {
 		if was, ok := sizes[h.prefix]; h.mtu > 0 && (!ok || h.mtu < was) {
@@ -100,8 +100,8 @@ func standingSizes(l plan.Layout, have []routeKey) map[netip.Addr]int {
 	return out
 }
 
-// ensureRoutes makes the routes with our protocol number those that are wanted.
-// One that cannot be added does not keep the others from being added.
+// ensureRoutes makes the routes with our protocol number the desired ones.
+// If one cannot be added the others are added nevertheless.
 func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	var errs []error
 	had, wanted, placed := map[routeKey]bool{}, map[routeKey]bool{}, map[routeKey]bool{}
@@ -132,7 +132,7 @@ func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// place is what the kernel holds one route of: a prefix, table and metric. A route that is
+// place is the key by which the kernel has one route: prefix, table and metric. A route that is
 // added replaces the one in its place.
 func (k routeKey) place() routeKey {
 	return routeKey{prefix: k.prefix, table: k.table, metric: k.metric}
@@ -176,13 +176,13 @@ func (k routeKey) route() *netlink.Route {
 	return r
 }
 
-// ruleKey is a routing rule as far as it matters.
+// ruleKey is the part of a routing rule that the fabric compares.
 type ruleKey struct {
 	family, priority, table int
 	iif                     string
 }
 
-func wantRules(device string) []ruleKey {
+func desiredRules(device string) []ruleKey {
 	var want []ruleKey
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		want = append(want,
@@ -193,7 +193,7 @@ func wantRules(device string) []ruleKey {
 	return want
 }
 
-// ensureRules makes the rules with our protocol number those that are wanted,
+// ensureRules makes the rules with our protocol number the desired ones,
 // each once.
 func ensureRules(want, have []ruleKey) (changed bool, err error) {
 	var errs []error
@@ -242,7 +242,7 @@ func (k ruleKey) rule() *netlink.Rule {
 	return r
 }
 
-// retryDump lists again when the kernel says that the list changed meanwhile.
+// retryDump lists again when the kernel reports that the list changed meanwhile.
 func retryDump[T any](list func() ([]T, error)) (out []T, err error) {
 	for range 5 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// single is what a peer calls one address of ours.
+// single is a peer's alias for one address of ours.
 func single(own netip.Addr, alias string) plan.Mapping {
 	a := address(alias)
 	return plan.Mapping{Real: netip.PrefixFrom(own, own.BitLen()), Alias: netip.PrefixFrom(a, a.BitLen())}
@@ -94,7 +94,7 @@ func TestAddressesThatAreKnownOneByOne(t *testing.T) {
 	r.wantRefused("an error comes back to a pod that is known", gw.pod, address(bAsSeen))
 	r.wantRefused("and to one that is not", worker.pod, address(bAsSeen))
 	r.wantRefused("and over IPv6", gw.pod, address(bAsSeen6))
-	r.wantClosed("a name that stands for nothing", gw.pod, "tcp", address("10.249.0.2"), 8080)
+	r.wantClosed("a name of no address", gw.pod, "tcp", address("10.249.0.2"), 8080)
 	r.wantClosed("a pod that is open and has no name there", b.pod, "tcp", address("10.248.0.10"), 8080)
 
 	// A pod gets a name, among thousands of others, under a flow that began without it.

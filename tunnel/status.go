@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// Backend is what moves the packets.
+// Backend is the implementation of WireGuard that moves the packets.
 type Backend string
 
 // The backends.
@@ -20,10 +20,10 @@ const (
 
 // Status is what a fabric observes.
 type Status struct {
-	// PublicKey of this node's device. Zero until there is a device.
+	// PublicKey of this node's device. Zero until the device exists.
 	PublicKey plan.PublicKey
-	// NextKey is what will take the place of PublicKey; zero while it is not replaced. KeyWaits is
-	// what that waits for.
+	// NextKey is the key that will replace PublicKey; zero while it is not replaced. KeyWaits is
+	// what the replacement waits for.
 	NextKey  plan.PublicKey
 	KeyWaits string
 	// ListenPort is the UDP port of the device.
@@ -34,15 +34,15 @@ type Status struct {
 	MTU int
 	// Overlay is this node's address inside the tunnels.
 	Overlay netip.Addr
-	// PodCIDRs are the prefixes of this node's pods. Nil until the fabric has looked.
+	// PodCIDRs are the prefixes of this node's pods. Nil means that they were not read yet.
 	PodCIDRs []netip.Prefix
-	// Sources are the addresses among those of pods that the node itself has, one of each
+	// Sources are the node's own addresses among those of its pods, one of each
 	// family at most.
 	Sources []netip.Addr
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus
-	// Ends are what end-to-end probes say of each peer whose nodes answer some, sorted by cluster.
+	// Ends are the results of end-to-end probes of each peer whose nodes answer some, sorted by cluster.
 	Ends []EndStatus
 	// Switches is how often the way of this node to a peer changed from one pair of gateways to
 	// another, by the peer's cluster ID.
@@ -51,18 +51,18 @@ type Status struct {
 	Problems []plan.Problem
 }
 
-// EndStatus is what end-to-end probes of this node say of a peer: whether packets pass from its pods to
-// pods on the nodes of the peer.
+// EndStatus is the result of this node's end-to-end probes of a peer: whether packets pass from its pods
+// to pods on the nodes of the peer.
 type EndStatus struct {
 	Cluster string
-	probe.EndSight
+	probe.EndStatus
 }
 
-// Counters are what the kernel counts on a node.
+// Counters are the kernel's counters on a node.
 type Counters struct {
 	firewall.Totals
 	// Received and Sent are packets of the device, decrypted. ReceiveErrors are those that it
-	// refused: a device of the kernel counts what its cipher refuses.
+	// refused; a device of the kernel counts those that its cipher refuses.
 	Received, Sent, ReceiveErrors uint64
 }
 
@@ -70,11 +70,11 @@ type Counters struct {
 type PeerStatus struct {
 	Cluster, Node string
 	PublicKey     plan.PublicKey
-	// Endpoint is where the peer was last heard of, or is being dialled.
+	// Endpoint is where a packet of the peer last came from, or where it is being dialled.
 	Endpoint netip.AddrPort
-	// Way is how packets get there; empty if there is no endpoint.
+	// Way is how packets get there; empty without an endpoint.
 	Way Way
-	// LastHandshake is zero if there was none.
+	// LastHandshake is zero before the first handshake.
 	LastHandshake time.Time
 	// Received and Sent count bytes, those of WireGuard included.
 	Received, Sent int64
@@ -86,7 +86,7 @@ type PeerStatus struct {
 	// answered, since this process knows it.
 	Probes uint64
 	Times  probe.Times
-	// MTU is the size of packets that pass the way to it; zero while it is not known.
+	// MTU is the size of packets that pass the way to it; zero while that is unknown.
 	MTU int
 	// LargeLost says that the way is up, and packets of [probe.LeastMTU] do not pass, or, to a
 	// cluster whose pods have IPv6, those of [probe.MinMTU].
@@ -94,13 +94,13 @@ type PeerStatus struct {
 	// Remote says that it is a node of another cluster.
 	Remote bool
 	// KeyNumber is the number of the preshared key that is used with it, and NextKey says
-	// that the one after it is known.
+	// that the next preshared key is known.
 	KeyNumber uint64
 	NextKey   bool
 	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool
-	// OnDemand says that the tunnel is there only for the pods on both of its nodes, Direct that
-	// packets for pods on the other node go through it past the carriers.
+	// OnDemand says that the tunnel exists only for the pods on both of its nodes, Direct that
+	// packets to pods on the other node go through it past the carriers.
 	OnDemand, Direct bool
 }

@@ -36,7 +36,7 @@ const (
 	trafficPackets     trafficKind = "packets"     // small UDP packets, as many as are wanted
 )
 
-// traffic is one measurement, as its client is told.
+// traffic is one measurement, as its client gets it.
 type traffic struct {
 	Kind trafficKind
 	To   netip.Addr
@@ -50,7 +50,7 @@ type traffic struct {
 	Rate int
 }
 
-// trafficResult is what came of it.
+// trafficResult is the result of a measurement.
 type trafficResult struct {
 	Took time.Duration
 	// Count is bytes, round trips, connections, or packets that arrived; Sent is packets.
@@ -162,7 +162,7 @@ func serveTraffic(fd int, packets *atomic.Int64) error {
 	return nil
 }
 
-// roleTrafficClient does the measurement that it is told, and prints what came of it.
+// roleTrafficClient does one measurement and prints its result.
 func roleTrafficClient() error {
 	var l traffic
 	if err := json.Unmarshal([]byte(os.Getenv("TUNNEL_TEST_TRAFFIC")), &l); err != nil {
@@ -272,7 +272,7 @@ func readFull(fd int, b []byte) error {
 	return nil
 }
 
-// each does something on a thread of its own for each stream, and adds up what came of it.
+// each does something on a thread of its own for each stream, and adds up the results.
 func (l traffic) each(do func() (trafficResult, error)) (trafficResult, error) {
 	var mu sync.Mutex
 	var sum trafficResult

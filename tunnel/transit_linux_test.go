@@ -43,7 +43,7 @@ func (e end) knows(third *end, ports ...uint16) plan.Peer {
 	return q
 }
 
-// wants is what an end wants of the cluster in between: its pod is open to all of that one's addresses.
+// wants is the desired state of an end for the cluster in between: its pod is open to all of that one's addresses.
 func (e end) wants(gateways []*rigNode) plan.Desired {
 	q := peering(gateways[0], e.four, "10.243.0.0/16", openTo(e.podAddr), openTo(address("fd77:1::10")))
 	q.Gateways = nil

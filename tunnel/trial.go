@@ -7,37 +7,37 @@ import (
 )
 
 const (
-	// keyLate is how old a handshake is when the preshared keys of the two sides are taken to
-	// differ: WireGuard makes another after 120 s.
+	// keyLate is the age of a handshake from which on the preshared keys of the two sides are assumed
+	// to differ: WireGuard makes another one after 120 s.
 	keyLate = 130 * time.Second
-	// keyTry is how long each of several preshared keys is tried: for two attempts of WireGuard
-	// to make a handshake, 5 s apart. So all three are tried before the session ends. Each further
+	// keyTry is how long each of several preshared keys is tried: two handshake attempts of WireGuard,
+	// 5 s apart. So all three are tried before the session ends. Each further
 	// round takes twice as long.
 	keyTry    = 11 * time.Second
 	keyRounds = 5
 )
 
-// presharedTrials finds the preshared key that the other side uses, while one takes the place of
-// another: the two sides change it at about the same moment, and if one is cut off from its
-// API server or its agent then, that moment is long. Of two clusters that with the lower ID
-// leads: it uses the key that it was told to use, and the other one tries those that it knows.
+// presharedTrials finds the preshared key that the other side uses while one key replaces
+// another. The two sides change it at about the same moment, unless one is cut off from its
+// API server or its agent then. Of two clusters the one with the lower ID
+// leads: it uses the current key of its desired state, and the other one tries the keys that it knows.
 type presharedTrials map[plan.PublicKey]presharedTrial
 
-// presharedTrial is which key is tried with a peer.
+// presharedTrial is the key that is tried with a peer.
 type presharedTrial struct {
-	// told is the key that was to be used when the trial began.
-	told plan.PresharedKey
-	// try counts the keys that were tried, the current one since a time.
+	// desired is the desired key when the trial began.
+	desired plan.PresharedKey
+	// try counts the keys that were tried, the current one since since.
 	try   int
 	since time.Time
 }
 
-// choose sets the preshared keys of planned peers to those that are to be used now. held is
-// what the device has, leads says whether this cluster leads another.
-func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, held []heldKey, leads func(cluster string) bool) {
+// choose sets the preshared keys of planned peers to those to use now. have are the keys
+// in the device, leads reports whether this cluster leads another.
+func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, have []deviceKey, leads func(cluster string) bool) {
 	keep := make(map[plan.PublicKey]bool, len(peers))
-	handshakes := make(map[plan.PublicKey]time.Time, len(held))
-	for _, h := range held {
+	handshakes := make(map[plan.PublicKey]time.Time, len(have))
+	for _, h := range have {
 		handshakes[h.key] = h.handshake
 	}
 	for i := range peers {
@@ -48,8 +48,8 @@ func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, held 
 		}
 		keep[w.PublicKey] = true
 		t, known := k[w.PublicKey]
-		if !known || t.told != keys[0] {
-			t = presharedTrial{told: keys[0], since: now}
+		if !known || t.desired != keys[0] {
+			t = presharedTrial{desired: keys[0], since: now}
 		}
 		t = t.next(now, handshakes[w.PublicKey], len(keys))
 		k[w.PublicKey] = t
@@ -62,7 +62,7 @@ func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, held 
 	}
 }
 
-// next goes on to the next of so many keys if no handshake was made with this one in time.
+// next goes on to the next of several keys if no handshake was made with this one in time.
 func (t presharedTrial) next(now, handshake time.Time, keys int) presharedTrial {
 	patience := keyTry << min(t.try/keys, keyRounds)
 	if now.Sub(handshake) >= keyLate && now.Sub(t.since) >= patience {
@@ -71,7 +71,7 @@ func (t presharedTrial) next(now, handshake time.Time, keys int) presharedTrial 
 	return t
 }
 
-// candidates are the preshared keys that a peer may use, first the one that it should.
+// candidates are the preshared keys that a peer may use, the desired one first.
 func candidates(w *plan.WireGuardPeer) []plan.PresharedKey {
 	if w.KeyMissing || w.PresharedKey.IsZero() {
 		return nil

@@ -17,7 +17,7 @@ type wireGuardSide struct {
 
 func (w *wireGuardSide) pass(now, handshake time.Time) {
 	peers := []plan.WireGuardPeer{w.peer}
-	w.trials.choose(now, peers, []heldKey{{key: w.peer.PublicKey, handshake: handshake}}, func(string) bool { return w.leads })
+	w.trials.choose(now, peers, []deviceKey{{key: w.peer.PublicKey, handshake: handshake}}, func(string) bool { return w.leads })
 	w.uses = peers[0].PresharedKey
 }
 
@@ -27,15 +27,15 @@ func (w *wireGuardSide) pass(now, handshake time.Time) {
 func TestSidesFindTheKeyThatTheOtherUses(t *testing.T) {
 	k1, k2, k3 := plan.PresharedKey{1}, plan.PresharedKey{2}, plan.PresharedKey{3}
 	for name, tc := range map[string]struct {
-		leader, follower plan.PresharedKey // told at first
-		then             plan.PresharedKey // what the leader is told to use later
+		leader, follower plan.PresharedKey // desired at first
+		then             plan.PresharedKey // what the leader should use later
 		spare            plan.SpareKeys    // of the follower
 	}{
-		"both changed":                           {leader: k1, follower: k1, then: k2, spare: plan.SpareKeys{Next: k2}},
-		"the leader changed and the other hears": {leader: k2, follower: k1, then: k2, spare: plan.SpareKeys{Next: k2}},
-		"the follower changed alone":             {leader: k1, follower: k2, then: k1, spare: plan.SpareKeys{Previous: k1}},
-		"the leader is one behind, of three":     {leader: k1, follower: k2, then: k1, spare: plan.SpareKeys{Next: k3, Previous: k1}},
-		"and then goes on":                       {leader: k2, follower: k2, then: k3, spare: plan.SpareKeys{Next: k3, Previous: k1}},
+		"both changed": {leader: k1, follower: k1, then: k2, spare: plan.SpareKeys{Next: k2}},
+		"the leader changed and the other follows": {leader: k2, follower: k1, then: k2, spare: plan.SpareKeys{Next: k2}},
+		"the follower changed alone":               {leader: k1, follower: k2, then: k1, spare: plan.SpareKeys{Previous: k1}},
+		"the leader is one behind, of three":       {leader: k1, follower: k2, then: k1, spare: plan.SpareKeys{Next: k3, Previous: k1}},
+		"and then goes on":                         {leader: k2, follower: k2, then: k3, spare: plan.SpareKeys{Next: k3, Previous: k1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Unix(1e9, 0)
@@ -91,7 +91,7 @@ func TestOnlyTheFollowerTriesKeysAndOnlyWhenHandshakesFail(t *testing.T) {
 			t.Errorf("%s: key %d is used, want %d", name, [32]byte(w.uses)[0], [32]byte(tc.want)[0])
 		}
 	}
-	// What was found stays, and what it is told next is used at once.
+	// The key that was found stays, and the next desired one is used at once.
 	w := &wireGuardSide{trials: presharedTrials{}, peer: plan.WireGuardPeer{PresharedKey: k1, Spare: plan.SpareKeys{Next: k2}}}
 	w.pass(now, now.Add(-keyLate))
 	w.pass(now.Add(keyTry), now.Add(-keyLate))
@@ -102,7 +102,7 @@ func TestOnlyTheFollowerTriesKeysAndOnlyWhenHandshakesFail(t *testing.T) {
 	w.peer.PresharedKey, w.peer.Spare = k2, plan.SpareKeys{Previous: k1}
 	w.pass(now.Add(time.Hour), now.Add(time.Hour))
 	if w.uses != k2 {
-		t.Error("the key that it is told to use is not")
+		t.Error("the desired key is not")
 	}
 	// A peer that is down is not tried with another key each few seconds for ever.
 	tries, last := 0, w.uses

@@ -24,7 +24,7 @@ const (
 	socketDirectory = "/var/run/wireguard"
 	// reviveAfter is the pause before a deleted device is created again.
 	reviveAfter = 500 * time.Millisecond
-	// reliefEvery is how often buffers are watched while many are in use, listIdleEvery how often
+	// reliefEvery is how often buffers are checked while many are in use, listIdleEvery how often
 	// the peers without a session are listed then.
 	reliefEvery   = 20 * time.Millisecond
 	listIdleEvery = time.Second
@@ -164,7 +164,7 @@ func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) 
 	}
 }
 
-// gatedTUN keeps wireguard-go from taking a buffer before they are limited: its reader
+// gatedTUN keeps wireguard-go from taking a buffer before buffers are limited: its reader
 // first asks for the batch size, and its bind is opened upon an event.
 type gatedTUN struct {
 	tun.Device

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch calls moved whenever links, addresses, routes or rules change, and poke when nftables does,
-// until ctx ends. The caller reads all of them then, so lost messages are one more change, and so is
-// what was before the watch began.
+// watch calls moved whenever links, addresses, routes or rules change, and poke when nftables changes,
+// until ctx ends. The caller reads all of them again, so watch also calls moved when it begins, and
+// either function when events were lost.
 func watch(ctx context.Context, moved, poke func()) error {
 	route, err := subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,

@@ -16,17 +16,17 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// CarrierConfig says between whom a Carrier carries. All of it is required.
+// CarrierConfig configures a Carrier. All fields are required.
 type CarrierConfig struct {
-	// Connected returns the peers with which there is a session that nobody else carries.
+	// Connected returns the peers with which there is a session that no third peer carries.
 	Connected func() []peering.ClusterID
-	// Session returns the number of the session with such a peer; 0 if there is none.
+	// Session returns the number of the session with such a peer; 0 without a session.
 	Session func(peer peering.ClusterID) uint64
-	// Allowed says whether this cluster carries for a peer now. It does not wait.
+	// Allowed reports whether this cluster carries for a peer now. It does not block.
 	Allowed func(peer peering.ClusterID) bool
-	// Open calls a peer, for it to take a connection. The stream ends with ctx.
+	// Open calls a peer to accept a connection. The stream ends with ctx.
 	Open func(ctx context.Context, peer peering.ClusterID) (Stream, error)
-	// PeerRate is how many bytes a second of a peer are carried, AllRate of all peers.
+	// PeerRate is how many bytes a second are carried for a peer, AllRate for all peers.
 	PeerRate, AllRate int
 	Log               *slog.Logger
 }
@@ -43,7 +43,7 @@ type Carrier struct {
 	accounts map[peering.ClusterID]*account
 }
 
-// account is what one peer has of a Carrier.
+// account is the use of a Carrier by one peer.
 type account struct {
 	asks, bytes *rate.Limiter
 	carried     int
@@ -55,7 +55,7 @@ type refusal int
 const (
 	refusedRate refusal = iota
 	refusedFull
-	refusedNobody
+	refusedUnknown
 	refusedPolicy
 	refusedPeer
 	refusals
@@ -66,7 +66,7 @@ func (r refusal) String() string {
 }
 
 var (
-	// errUnavailable is all that a peer is told of others: not whether this cluster knows
+	// errUnavailable is the one error about other peers. It does not show whether this cluster knows
 	// them, is connected to them, or carries for them.
 	errUnavailable = peering.Errorf(peering.ReasonPolicyRefused, "this cluster carries no connection between yours and that one now")
 	errTooLarge    = fmt.Errorf("a message has more than %d bytes", MaxData)
@@ -83,12 +83,12 @@ func NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 	return &Carrier{cfg: cfg, all: limiter(cfg.AllRate), accounts: map[peering.ClusterID]*account{}}, nil
 }
 
-// limiter lets so many bytes a second pass, and at least a message at once.
+// limiter lets a number of bytes a second pass, and at least one message at once.
 func limiter(bytes int) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytes), max(bytes/8, MaxData+messageCost))
 }
 
-// Carry carries a connection that a peer asks for until it ends. Its error is for the peer.
+// Carry carries a connection that a peer asks for until it ends. The error is for the peer.
 func (c *Carrier) Carry(ctx context.Context, from peering.ClusterID, target Target, s Stream) error {
 	a, err := c.ask(from)
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *Carrier) Carried() int {
 	return c.carried
 }
 
-// open calls a peer and waits until it has taken the connection.
+// open calls a peer and waits until it has accepted the connection.
 func (c *Carrier) open(ctx context.Context, to peering.ClusterID) (Stream, error) {
 	far, err := c.cfg.Open(ctx, to)
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *Carrier) open(ctx context.Context, to peering.ClusterID) (Stream, error
 	return far, nil
 }
 
-// watch ends a connection over which nothing passes, or that may not be carried any more.
+// watch ends a connection that is idle for too long, or may not be carried any more.
 func watch(ctx context.Context, end context.CancelCauseFunc, moved *atomic.Int64, may func() bool) {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -198,8 +198,8 @@ func (c *Carrier) ask(from peering.ClusterID) (*account, error) {
 	return a, nil
 }
 
-// find returns the peer that another one asks for; empty if it is not to be had by that one, and
-// why.
+// find returns the peer that another one asks for. It returns an empty ID and the reason if that one
+// cannot reach it.
 func (c *Carrier) find(from peering.ClusterID, target Target) (peering.ClusterID, refusal) {
 	if c.cfg.Session(from) == 0 || !c.cfg.Allowed(from) {
 		return "", refusedPolicy
@@ -212,15 +212,15 @@ func (c *Carrier) find(from peering.ClusterID, target Target) (peering.ClusterID
 	}
 	switch {
 	case found == "":
-		return "", refusedNobody
+		return "", refusedUnknown
 	case !c.cfg.Allowed(found):
 		return "", refusedPolicy
 	}
 	return found, 0
 }
 
-// enter counts a connection between two peers, and returns the account of the second. leave ends
-// it.
+// enter counts a connection between two peers until leave is called, and returns the account of the
+// second.
 func (c *Carrier) enter(from, to peering.ClusterID) (b *account, leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *Carrier) enter(from, to peering.ClusterID) (b *account, leave func(), e
 	}, nil
 }
 
-// of returns a peer's account. mu is held.
+// of returns a peer's account. The caller has mu.
 func (c *Carrier) of(peer peering.ClusterID) *account {
 	a := c.accounts[peer]
 	if a != nil {
@@ -258,7 +258,7 @@ func (c *Carrier) of(peer peering.ClusterID) *account {
 	return a
 }
 
-// refuse counts a refusal, and returns what to say.
+// refuse counts a refusal, and returns its error.
 func (c *Carrier) refuse(why refusal, say error) error {
 	c.refused[why].Add(1)
 	return say

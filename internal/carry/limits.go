@@ -5,18 +5,18 @@ import "time"
 const (
 	// MaxData is the most bytes of a connection in one message.
 	MaxData = 16 << 10
-	// messageCost is how many bytes a message counts for beside its own.
+	// messageCost is how many bytes a message counts besides its own.
 	messageCost = 256
 	// maxCarried is how many connections a Carrier has at once, maxCarriedOfPeer how many of
-	// them one peer has an end of: between any two one is enough.
+	// them end at one peer: any two peers need one.
 	maxCarried       = 64
 	maxCarriedOfPeer = 8
-	// askRate and askBurst bound how often a peer asks for one, a second.
+	// askRate and askBurst bound how often a second a peer may ask for a connection.
 	askRate  = 1
 	askBurst = 16
-	// maxAccounts is how many peers are kept in mind of which none is carried now.
+	// maxAccounts is how many peers without connections are remembered.
 	maxAccounts = 1024
-	// openTimeout is how long it may take until the far end is there.
+	// openTimeout is how long it may take until the far end accepts.
 	openTimeout = 5 * time.Second
 	// idleTimeout ends a connection over which nothing passes, in either direction. Sessions
 	// have keepalives that are much more frequent.
@@ -24,7 +24,7 @@ const (
 	// recheck is how often it is checked whether a connection may still be carried.
 	recheck = 2 * time.Second
 	// maxAccepted is how many connections a Listener has at once, maxAcceptedOfThird how many
-	// of them one third peer brings.
+	// of them one third peer carries.
 	maxAccepted        = 128
 	maxAcceptedOfThird = 16
 )

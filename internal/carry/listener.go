@@ -9,8 +9,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Listener takes the connections that third peers bring. It implements net.Listener,
-// and what it accepts is a *Conn each.
+// Listener accepts the connections that third peers carry. It implements net.Listener,
+// and returns a *Conn for each.
 type Listener struct {
 	allowed func(third peering.ClusterID) bool
 	address func(third peering.ClusterID) net.Addr
@@ -18,11 +18,11 @@ type Listener struct {
 	counts *accept.Counts[peering.ClusterID]
 }
 
-// errNotTaken is all that a third peer is told.
-var errNotTaken = peering.Errorf(peering.ReasonPolicyRefused, "this cluster takes no connections that yours carries now")
+// errNotTaken is the one error that a third peer gets.
+var errNotTaken = peering.Errorf(peering.ReasonPolicyRefused, "this cluster accepts no connections that yours carries now")
 
-// Listen returns a Listener. allowed says whether connections are taken from a peer now, and
-// address what counts as the address that they come from.
+// Listen returns a Listener. allowed reports whether connections that a peer carries are accepted now,
+// and address returns the address from which they count as coming.
 func Listen(allowed func(third peering.ClusterID) bool, address func(third peering.ClusterID) net.Addr) (*Listener, error) {
 	if allowed == nil || address == nil {
 		return nil, errors.New("carry: allowed and address are required")
@@ -30,8 +30,8 @@ func Listen(allowed func(third peering.ClusterID) bool, address func(third peeri
 	return &Listener{allowed: allowed, address: address, Handoff: accept.NewHandoff(nowhere()), counts: accept.NewCounts[peering.ClusterID](maxAccepted, maxAcceptedOfThird)}, nil
 }
 
-// Take has a connection that a third peer brings accepted, and passes its bytes until it ends.
-// Its error is for the third peer.
+// Take hands a connection that a third peer carries to Accept, and passes its bytes until it ends.
+// The error is for the third peer.
 func (l *Listener) Take(ctx context.Context, third peering.ClusterID, s Stream) error {
 	if !l.allowed(third) {
 		return errNotTaken
@@ -54,5 +54,5 @@ func (l *Listener) Take(ctx context.Context, third peering.ClusterID, s Stream) 
 	return nil
 }
 
-// nowhere is the address of what is not of a network.
+// nowhere is the address of the listener, which is not on a network.
 func nowhere() net.Addr { return accept.Place{Kind: "carried", Name: "third peers"} }

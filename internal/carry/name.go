@@ -8,14 +8,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Target names a cluster to those who know its ID already. So who is asked for a cluster that
-// it has no session with does not learn which one it is.
+// Target names a cluster so that only those that know its ID recognise it. A third peer without a session
+// with that cluster does not learn its ID.
 type Target struct {
 	Nonce [16]byte
 	Name  [32]byte
 }
 
-// NewTarget names a cluster, in what another one asks.
+// NewTarget names the cluster to in a request of the cluster from.
 func NewTarget(from, to peering.ClusterID) Target {
 	var t Target
 	_, _ = rand.Read(t.Nonce[:]) // never fails
@@ -23,7 +23,7 @@ func NewTarget(from, to peering.ClusterID) Target {
 	return t
 }
 
-// Is says whether a cluster is the one that another one asks for.
+// Is reports whether the target names the cluster to in a request of the cluster from.
 func (t Target) Is(from, to peering.ClusterID) bool { return t.Name == t.name(from, to) }
 
 func (t Target) name(from, to peering.ClusterID) [32]byte {

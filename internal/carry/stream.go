@@ -14,10 +14,10 @@ import (
 type Stream interface {
 	// Send sends bytes, at most MaxData. It does not keep them.
 	Send(data []byte) error
-	// Recv returns the bytes that came next, and io.EOF after the last.
+	// Recv returns the next bytes, and io.EOF after the last.
 	Recv() ([]byte, error)
-	// End ends the call, for a reason or for nil. Send and Recv then return an error. It may
-	// be called from anywhere, and more than once, of which the first call counts.
+	// End ends the call, with an error or with nil. Send and Recv then return an error. Any goroutine
+	// may call it, more than once; the first call counts.
 	End(why error)
 }
 
@@ -28,14 +28,14 @@ type Conn struct {
 	addr  net.Addr
 }
 
-// Through is the peer that carries the connection.
+// Through returns the peer that carries the connection.
 func (c *Conn) Through() string { return string(c.third) }
 
-// RemoteAddr is what counts as the address from which what the peer carries comes.
+// RemoteAddr returns the address from which connections that the peer carries count as coming.
 func (c *Conn) RemoteAddr() net.Addr { return c.addr }
 
-// Join returns a connection that goes by a stream through a third peer, and what passes its
-// bytes until either ends. addr is what counts as its remote address.
+// Join returns a connection over a stream through a third peer, and a function that passes its
+// bytes until either ends. addr counts as its remote address.
 func Join(s Stream, third peering.ClusterID, addr net.Addr) (conn *Conn, pass func()) {
 	// In a pipe a write waits for its reader. So the flow control of the stream is that of
 	// the connection, and nothing is kept in between.
@@ -62,7 +62,7 @@ func Join(s Stream, third peering.ClusterID, addr net.Addr) (conn *Conn, pass fu
 				break
 			}
 			if len(data) == 0 {
-				continue // a reader would take it for progress
+				continue // a reader would count it as progress
 			}
 			if _, err := far.Write(data); err != nil {
 				break
@@ -73,8 +73,8 @@ func Join(s Stream, third peering.ClusterID, addr net.Addr) (conn *Conn, pass fu
 	}
 }
 
-// splice passes what comes on either of two streams to the other, until one ends, and returns
-// why. Before it passes bytes it calls pace, with the number of the stream that they are from.
+// splice passes the bytes of each of two streams to the other, until one ends, and returns
+// why. Before it passes bytes it calls pace with the number of the stream that they came from.
 func splice(parent context.Context, streams [2]Stream, pace func(ctx context.Context, from, n int) error) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

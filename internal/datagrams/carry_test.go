@@ -95,7 +95,7 @@ func pair(t *testing.T, rates int) (a, b *side) {
 		tasks.Go(func() { _ = s.gateway.Run(ctx) })
 	}
 	for _, s := range []*side{a, b} {
-		s.gateway.Set(s.key, []Peer{{ID: s.other.name, Key: testKey, Gateways: [][32]byte{s.other.key}, Wanted: true}})
+		s.gateway.Set(s.key, []Peer{{ID: s.other.name, Key: testKey, Gateways: [][32]byte{s.other.key}, Needed: true}})
 	}
 	t.Cleanup(func() {
 		cancel()
@@ -206,13 +206,13 @@ func TestHeldDatagramsComeLaterInTheirOrder(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(0, 100)
 	const first, second = 100 * time.Millisecond, 80 * time.Millisecond
-	b.gateway.Hold(b.to(), first)
+	b.gateway.Delay(b.to(), first)
 	began := time.Now()
 	for n := range 3 {
 		a.send(data(10+n, 100))
 	}
 	time.Sleep(first / 2)
-	b.gateway.Hold(b.to(), second) // from now, so it ends later
+	b.gateway.Delay(b.to(), second) // from now, so it ends later
 	for n := 0; n < 3; {
 		got, _, err := b.receive()
 		if err != nil {
@@ -323,7 +323,7 @@ func TestAnUnwantedLinkEnds(t *testing.T) {
 	if _, ok := a.gateway.Endpoint("b", b.key); ok {
 		t.Error("a gateway of nobody has an address")
 	}
-	a.gateway.Set(a.key, []Peer{{ID: "b", Key: testKey, Gateways: [][32]byte{b.key}, Wanted: true}})
+	a.gateway.Set(a.key, []Peer{{ID: "b", Key: testKey, Gateways: [][32]byte{b.key}, Needed: true}})
 	a.linked()
 	if a.to() != at {
 		t.Errorf("the address changed from %v to %v", at, a.to())

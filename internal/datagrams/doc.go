@@ -4,14 +4,14 @@
 //	gateway ── UDP, loopback ── [Gateway] ── TCP ── [Hub] ── gRPC, session ── the peer's Hub ── …
 //
 // A [Gateway] runs in the fabric of a node. To the node's WireGuard each gateway of a peer is an
-// address on loopback, to be used when no other works. What WireGuard sends there goes to the
-// agent, whose [Hub] passes it on to the agent of the peer, whose hub knows the gateway that it
-// is for.
+// address on loopback, used when no other endpoint works. The gateway sends the datagrams that
+// arrive there to the agent, whose [Hub] passes them on to the hub of the peer's agent, which sends them
+// to the gateway that they are for.
 //
-// All of it is WireGuard's ciphertext: whoever is on the way can lose datagrams and see when
-// they come and how long they are. Like UDP this loses what it has no room for, the oldest first:
-// nothing waits behind it, and nobody is slowed down but by what he is sent himself.
+// All datagrams are WireGuard's ciphertext: those on the way can lose datagrams and see their times
+// and lengths. Like UDP this loses datagrams for which there is no room, the oldest first: a peer's
+// datagrams wait only behind others of the same peer.
 //
-// A peer can have its datagrams delivered to this cluster's gateways, on loopback, and nowhere
-// else; and only such as WireGuard may have written.
+// Datagrams of a peer are delivered only to this cluster's gateways, on loopback, and only if
+// WireGuard may have written them.
 package datagrams

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Tag is what a gateway is called in frames: the first bytes of its WireGuard public key.
+// Tag identifies a gateway in frames: the first bytes of its WireGuard public key.
 type Tag [8]byte
 
 // tagOf returns a gateway's tag.
@@ -48,7 +48,7 @@ func Frames(batch []byte, do func(from, to Tag, datagram []byte)) error {
 	return nil
 }
 
-// kind is what a WireGuard message is.
+// kind is the type of a WireGuard message.
 type kind byte
 
 // The kinds of WireGuard messages (protocol paper, section 5.4), and their lengths.
@@ -65,7 +65,7 @@ const (
 	dataLen       = 32 // at least
 )
 
-// kindOf returns what a datagram can be; kindNone if WireGuard does not write such.
+// kindOf returns the type of a datagram; kindNone if it cannot be a message of WireGuard.
 func kindOf(b []byte) kind {
 	if len(b) < dataLen || len(b) > MaxDatagram || b[1]|b[2]|b[3] != 0 {
 		return kindNone

@@ -19,8 +19,8 @@ import (
 type GatewayConfig struct {
 	// Dial connects to the agent. Required.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Port is the UDP port of the node's WireGuard, Local the port on loopback addresses that
-	// gateways of peers get, if it is free there. Both are required.
+	// Port is the UDP port of the node's WireGuard, Local the port on the loopback addresses of
+	// gateways of peers, if it is free there. Both are required.
 	Port, Local int
 	// Log is required.
 	Log *slog.Logger
@@ -32,24 +32,23 @@ type Peer struct {
 	Key Key
 	// Gateways are the WireGuard public keys of its gateways.
 	Gateways [][32]byte
-	// Wanted says that some gateway of it is not reached otherwise: there is a link then.
-	Wanted bool
+	// Needed says that some gateway of it is not reached otherwise: there is a link then.
+	Needed bool
 }
 
-// Gateway is the part of a node that is a gateway: between its WireGuard, to which each gateway
+// Gateway is the part in a gateway node: between its WireGuard, to which each gateway
 // of a peer is an address on loopback, and links to the agent.
 type Gateway struct {
 	cfg     GatewayConfig
 	changed chan struct{}
 
 	mu sync.Mutex
-	// self is the node's own WireGuard public key, wanted the peers for which there is to be
-	// a link.
+	// self is the node's own WireGuard public key, needed the peers that need a link.
 	self    [32]byte
-	wanted  map[string]Key
+	needed  map[string]Key
 	sockets map[socketID]*socket
 	links   map[string]*uplink
-	// reading counts what reads of sockets.
+	// reading counts the readers of sockets.
 	reading sync.WaitGroup
 }
 
@@ -62,12 +61,12 @@ type socketID struct {
 type socket struct {
 	conn *net.UDPConn
 	at   netip.AddrPort
-	// held is what came while it was kept back, until release; nil while nothing is.
-	held    *queue
+	// delayed are the datagrams that are delayed until release; nil while none are.
+	delayed *queue
 	release *time.Timer
 }
 
-// uplink is the link of a peer, or what makes it.
+// uplink is the link of a peer, which may be being made.
 type uplink struct {
 	self   [32]byte
 	queue  *queue
@@ -82,19 +81,19 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 	return &Gateway{cfg: cfg, changed: make(chan struct{}, 1), sockets: map[socketID]*socket{}, links: map[string]*uplink{}}, nil
 }
 
-// Set replaces the peers. self is the node's own WireGuard public key. What stays is left as it
-// is.
+// Set replaces the peers. self is the node's own WireGuard public key. The sockets and links of those
+// that stay are kept.
 func (g *Gateway) Set(self [32]byte, peers []Peer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keep := map[socketID]bool{}
-	g.self, g.wanted = self, map[string]Key{}
+	g.self, g.needed = self, map[string]Key{}
 	for _, p := range peers {
 		for _, k := range p.Gateways {
 			keep[socketID{p.ID, tagOf(k)}] = true
 		}
-		if p.Wanted && self != [32]byte{} {
-			g.wanted[p.ID] = p.Key
+		if p.Needed && self != [32]byte{} {
+			g.needed[p.ID] = p.Key
 		}
 	}
 	for id, s := range g.sockets {
@@ -116,7 +115,7 @@ func (g *Gateway) Set(self [32]byte, peers []Peer) {
 	}
 }
 
-// Run keeps the links that are wanted until ctx ends.
+// Run keeps the links of peers that need one until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
 	var linking sync.WaitGroup
 	defer func() {
@@ -127,13 +126,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		for id, l := range g.links {
-			// Another preshared key is for the next link.
-			if _, ok := g.wanted[id]; !ok || g.self != l.self {
+			// A changed preshared key is used for the next link.
+			if _, ok := g.needed[id]; !ok || g.self != l.self {
 				l.cancel()
 				delete(g.links, id)
 			}
 		}
-		for id := range g.wanted {
+		for id := range g.needed {
 			if g.links[id] == nil {
 				l := &uplink{self: g.self, queue: newQueue()}
 				var own context.Context
@@ -151,8 +150,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// Endpoint is where the node's WireGuard reaches a gateway of a peer through the agents. False
-// if it does not.
+// Endpoint returns the address at which the node's WireGuard reaches a gateway of a peer through the
+// agents. It returns false if there is none.
 func (g *Gateway) Endpoint(peer string, gateway [32]byte) (netip.AddrPort, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,19 +162,19 @@ func (g *Gateway) Endpoint(peer string, gateway [32]byte) (netip.AddrPort, bool)
 	return s.at, true
 }
 
-// loopback is the address on loopback for a gateway of a peer: always the same, so that WireGuard
-// finds it again after a restart, and each its own, since WireGuard limits handshakes by
-// address. 127.64.0.0/10 is rarely used for anything.
+// loopback returns the address on loopback for a gateway of a peer. It is always the same, so that
+// WireGuard finds it again after a restart, and differs between gateways, since WireGuard limits
+// handshakes by address. 127.64.0.0/10 is rarely used otherwise.
 func loopback(id socketID) netip.Addr {
 	sum := sha256.Sum256(append([]byte("entente loopback\x00"+id.peer+"\x00"), id.gateway[:]...))
 	return netip.AddrFrom4([4]byte{127, 64 | sum[0]&63, sum[1], sum[2]})
 }
 
-// open opens the socket of a gateway. The lock is held.
+// open opens the socket of a gateway. The caller has the lock.
 func (g *Gateway) open(id socketID) error {
 	wireguard := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(g.cfg.Port)))
 	local := loopback(id)
-	// Connected, so that nobody but the node's WireGuard is heard.
+	// Connected, so that it receives only from the node's WireGuard.
 	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, uint16(g.cfg.Local))), wireguard)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), wireguard)
@@ -196,7 +195,7 @@ func (g *Gateway) open(id socketID) error {
 	return nil
 }
 
-// read passes on what WireGuard sends to a gateway of a peer, until the socket is closed.
+// read passes on the datagrams of WireGuard to a gateway of a peer, until the socket is closed.
 func (g *Gateway) read(id socketID, s *socket) {
 	buffer := make([]byte, MaxDatagram+1)
 	for {
@@ -205,7 +204,7 @@ func (g *Gateway) read(id socketID, s *socket) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			continue // such as that WireGuard did not listen a moment ago
+			continue // such as when WireGuard did not listen a moment ago
 		case kindOf(buffer[:n]) == kindNone:
 			continue
 		}
@@ -218,7 +217,7 @@ func (g *Gateway) read(id socketID, s *socket) {
 	}
 }
 
-// connect makes the link of a peer, again and again until ctx ends.
+// connect keeps the link of a peer until ctx ends.
 func (g *Gateway) connect(ctx context.Context, id string, l *uplink) {
 	defer l.cancel()
 	for pause := retryMin; ; pause = min(2*pause, retryMax) {
@@ -250,7 +249,7 @@ func (g *Gateway) link(ctx context.Context, id string, l *uplink) error {
 	defer stop()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	g.mu.Lock()
-	key := g.wanted[id]
+	key := g.needed[id]
 	g.mu.Unlock()
 	if err := ask(conn, request{gateway: l.self, peer: id}, key); err != nil {
 		return err
@@ -266,10 +265,10 @@ func (g *Gateway) link(ctx context.Context, id string, l *uplink) error {
 	return readLink(conn, func(from Tag, datagram []byte) { g.deliver(id, from, datagram) })
 }
 
-// Hold keeps back for a while what comes for the node's WireGuard from the gateway of a peer that
-// has an address on loopback. What there is no room for, or waited too long, is lost. While something
-// is kept back it is so for that long from now.
-func (g *Gateway) Hold(at netip.AddrPort, d time.Duration) {
+// Delay delays for d the datagrams for the node's WireGuard from the gateway of a peer that has an
+// address on loopback. Those for which there is no room, or that wait too long, are lost. If some are
+// delayed already they are delayed for d from now.
+func (g *Gateway) Delay(at netip.AddrPort, d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.sockets {
@@ -277,27 +276,27 @@ func (g *Gateway) Hold(at netip.AddrPort, d time.Duration) {
 			continue
 		}
 		d = min(d, maxWait)
-		if s.held != nil {
+		if s.delayed != nil {
 			s.release.Reset(d)
 			continue
 		}
-		s.held = newQueue()
+		s.delayed = newQueue()
 		s.release = time.AfterFunc(d, func() {
 			g.mu.Lock()
-			held := s.held
-			s.held = nil
+			delayed := s.delayed
+			s.delayed = nil
 			g.mu.Unlock()
-			if held == nil {
+			if delayed == nil {
 				return // the timer was set again while this began
 			}
-			for _, i := range held.take(time.Now(), maxQueued) {
+			for _, i := range delayed.take(time.Now(), maxQueued) {
 				_, _ = s.conn.Write(i.data)
 			}
 		})
 	}
 }
 
-// deliver gives a datagram of a gateway of a peer to the node's WireGuard.
+// deliver sends a datagram of a gateway of a peer to the node's WireGuard.
 func (g *Gateway) deliver(id string, from Tag, datagram []byte) {
 	g.mu.Lock()
 	s := g.sockets[socketID{id, from}]
@@ -305,12 +304,12 @@ func (g *Gateway) deliver(id string, from Tag, datagram []byte) {
 		g.mu.Unlock()
 		return
 	}
-	held := s.held != nil
-	if held {
-		s.held.push(time.Now(), from, Tag{}, datagram)
+	delayed := s.delayed != nil
+	if delayed {
+		s.delayed.push(time.Now(), from, Tag{}, datagram)
 	}
 	g.mu.Unlock()
-	if !held {
+	if !delayed {
 		_, _ = s.conn.Write(datagram) // if there is no room it is lost
 	}
 }

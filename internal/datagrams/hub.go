@@ -20,17 +20,16 @@ import (
 
 // HubConfig configures a Hub. All of it is required.
 type HubConfig struct {
-	// Carries says whether datagrams are carried for a peer. It must not wait.
+	// Carries reports whether datagrams are carried for a peer. It must not block.
 	Carries func(peer string) bool
-	// Key returns the key of a peer's links; false if there is none.
+	// Key returns the key of a peer's links, or false if the peer has none.
 	Key func(ctx context.Context, peer string) (Key, bool)
-	// IsGateway says whether a gateway of this cluster has a WireGuard public key.
+	// IsGateway reports whether a gateway of this cluster has a WireGuard public key.
 	IsGateway func(ctx context.Context, publicKey [32]byte) bool
-	// Call sends batches to a peer's agent for as long as next returns some, which ends with
-	// io.EOF.
+	// Call sends batches to a peer's agent until next returns an error, io.EOF at the end.
 	Call func(ctx context.Context, peer string, next func(context.Context) ([]byte, error)) error
-	// PeerRate is how many bytes a second are carried for a peer, each way, AllRate for all
-	// of them, who share it evenly.
+	// PeerRate is how many bytes a second are carried for a peer, each way. AllRate is that of all
+	// peers together, which share it evenly.
 	PeerRate, AllRate int
 	Log               *slog.Logger
 }
@@ -50,7 +49,7 @@ type Hub struct {
 	calls func(func(context.Context))
 }
 
-// linkID names the link of a gateway for a peer.
+// linkID identifies the link of a gateway for a peer.
 type linkID struct {
 	peer    string
 	gateway Tag
@@ -62,29 +61,29 @@ type link struct {
 	queue *queue
 }
 
-// peer is what is kept of a peer that datagrams are carried for.
+// peer is the state of a peer for which datagrams are carried.
 type peer struct {
 	out *queue
-	// calling says that a call to its agent is under way. After one that failed there is none
+	// calling says that a call to its agent is in progress. After one that failed the next begins not
 	// before notBefore, which is pause later.
 	calling   bool
 	notBefore time.Time
 	pause     time.Duration
-	// sent and received bound each way; last is when they were used last.
+	// sent and received bound the rate of each way; last is when they were last used.
 	sent, received *rate.Limiter
 	handshakes     *rate.Limiter
 	last           time.Time
 	stats          counters
 }
 
-// Stats counts what was carried for a peer, and what was lost, since the agent began.
+// Stats counts the datagrams that were carried for a peer, or lost, since the agent began.
 type Stats struct {
-	// Sent and Received are datagrams that went to the peer, and that came and were given to a
-	// gateway, with their bytes.
+	// Sent are datagrams that were sent to the peer, Received those that a gateway got from it, with
+	// their bytes.
 	Sent, SentBytes, Received, ReceivedBytes uint64
-	// Late are datagrams that were lost since there was no room, or since they had waited too
-	// long; Malformed those that WireGuard did not write; Handshakes beginnings of handshakes
-	// beyond the limit; Homeless those for a gateway that has no link.
+	// Late are datagrams that were lost because there was no room or they had waited too
+	// long; Malformed those that WireGuard cannot have written; Handshakes beginnings of handshakes
+	// beyond the limit; Homeless those for a gateway without a link.
 	Late, Malformed, Handshakes, Homeless uint64
 }
 
@@ -92,8 +91,8 @@ type counters struct {
 	sent, sentBytes, received, receivedBytes, malformed, handshakes, homeless, lateLinks atomic.Uint64
 }
 
-// ErrRefused is that nothing is carried for a peer.
-var ErrRefused = errors.New("datagrams: nothing is carried for this peer")
+// ErrRefused says that this cluster does not carry datagrams for a peer.
+var ErrRefused = errors.New("datagrams: this cluster does not carry datagrams for this peer")
 
 // NewHub returns a Hub that serves nothing yet.
 func NewHub(cfg HubConfig) (*Hub, error) {
@@ -137,7 +136,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// enter counts a connection that has not proven itself. proven ends that.
+// enter counts a connection that has not proven itself, until proven is called.
 func (h *Hub) enter(from netip.Addr) (proven func(), ok bool) {
 	h.mu.Lock()
 	full := len(h.links) >= maxLinks
@@ -175,7 +174,7 @@ func (h *Hub) serve(ctx context.Context, conn net.Conn, from netip.Addr, proven 
 	h.cfg.Log.Info("a gateway's link ended", "peer", r.peer, "gateway", fmt.Sprintf("%x", own), "err", err)
 }
 
-// add makes a link that of its gateway. An older one ends: the gateway does not use it any more.
+// add registers the link of a gateway. It closes an older one, which the gateway no longer uses.
 func (h *Hub) add(id linkID, l *link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,7 +210,7 @@ func (h *Hub) prove(ctx context.Context, conn net.Conn) (request, error) {
 	return r, conn.SetDeadline(time.Time{})
 }
 
-// of returns what is kept of a peer, and notes that it is used. The lock is held.
+// of returns the state of a peer, and notes that it is used. The caller has the lock.
 func (h *Hub) of(id string, now time.Time) *peer {
 	p := h.peers[id]
 	if p == nil {
@@ -228,7 +227,7 @@ func (h *Hub) of(id string, now time.Time) *peer {
 	return p
 }
 
-// share divides what there is for all among those that use it. The lock is held.
+// share divides the rate for all peers among those in use. The caller has the lock.
 func (h *Hub) share(now time.Time) {
 	active := 0
 	for _, p := range h.peers {
@@ -243,7 +242,7 @@ func (h *Hub) share(now time.Time) {
 	}
 }
 
-// send takes a datagram of a gateway for a peer's.
+// send queues a datagram of a gateway for a gateway of a peer.
 func (h *Hub) send(id string, from, to Tag, datagram []byte) {
 	now := time.Now()
 	h.mu.Lock()
@@ -309,12 +308,12 @@ func (h *Hub) next(ctx context.Context, p *peer) ([]byte, error) {
 			p.stats.sentBytes.Add(uint64(len(i.data)))
 		}
 		p.stats.sent.Add(uint64(len(items)))
-		// What waits meanwhile is lost once it is too old.
+		// Datagrams that wait meanwhile are dropped once they are too old.
 		return batch, pace(ctx, p.sent, cost)
 	}
 }
 
-// pace waits until a limiter allows a cost, in pieces that it can.
+// pace waits until a limiter allows a cost, in pieces of its burst.
 func pace(ctx context.Context, l *rate.Limiter, cost int) error {
 	for cost > 0 {
 		n := min(cost, l.Burst())
@@ -326,8 +325,8 @@ func pace(ctx context.Context, l *rate.Limiter, cost int) error {
 	return nil
 }
 
-// Receive gives the datagrams of a peer's batch to the gateways that they are for. It waits as
-// long as the peer has to, for having sent so much. An error says that the batch is malformed.
+// Receive sends the datagrams of a peer's batch to the gateways that they are for. It blocks for as
+// long as the peer's rate demands. An error means that the batch is malformed or refused.
 func (h *Hub) Receive(ctx context.Context, id string, batch []byte) error {
 	if !h.cfg.Carries(id) {
 		return ErrRefused
@@ -371,7 +370,7 @@ func (h *Hub) receive(now time.Time, id string, p *peer, from, to Tag, datagram 
 	p.stats.receivedBytes.Add(uint64(len(datagram)))
 }
 
-// Cut ends what is carried for peers that are not to be kept. keep must not call the hub.
+// Cut closes the links of peers that keep does not keep, and forgets them. keep must not call the hub.
 func (h *Hub) Cut(keep func(peer string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -383,7 +382,7 @@ func (h *Hub) Cut(keep func(peer string) bool) {
 	maps.DeleteFunc(h.peers, func(id string, p *peer) bool { return !keep(id) && !p.calling })
 }
 
-// Stats returns what was carried for each peer.
+// Stats returns the counts of each peer.
 func (h *Hub) Stats() map[string]Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -3,14 +3,13 @@ package datagrams
 import "time"
 
 const (
-	// MaxDatagram is the longest datagram that is carried, in bytes. What is longer is lost, and
-	// the tunnel finds out what passes.
+	// MaxDatagram is the longest datagram that is carried, in bytes. Longer ones are lost, and
+	// the tunnel finds out the size that passes.
 	MaxDatagram = 9216
-	// MaxBatch is how many bytes of frames cross in one message.
+	// MaxBatch is how many bytes of frames one message has at most.
 	MaxBatch = 64 << 10
-	// maxQueued is how many bytes of datagrams wait in one place, maxWait how long each does.
-	// Beyond these the oldest are lost. What is in a datagram's way besides its bytes counts
-	// queuedOverhead.
+	// maxQueued is how many bytes of datagrams a queue has, maxWait how long each waits.
+	// Beyond these the oldest are lost. Each datagram counts for queuedOverhead bytes besides its own.
 	maxQueued      = 512 << 10
 	maxWait        = 250 * time.Millisecond
 	queuedOverhead = 128
@@ -21,12 +20,12 @@ const (
 	// this cluster's gateways: each makes WireGuard compute.
 	handshakeRate  = 20
 	handshakeBurst = 100
-	// shareFor is for how long a peer that had datagrams carried counts among those that share
-	// what there is for all.
+	// shareFor is for how long after a datagram a peer counts among those that share the rate for
+	// all peers.
 	shareFor = 2 * time.Second
 
-	// maxLinks is how many connections gateways have to the agent at once. maxUnproven is how
-	// many there are besides that have not proven themselves, maxUnprovenOfOne from one address.
+	// maxLinks is how many connections gateways have to the agent at once. maxUnproven is the number
+	// of further ones that have not proven themselves, maxUnprovenOfOne that from one address.
 	maxLinks         = 4096
 	maxUnproven      = 64
 	maxUnprovenOfOne = 8
@@ -34,8 +33,8 @@ const (
 	helloTimeout = 5 * time.Second
 	// dialTimeout bounds a gateway's connect to the agent.
 	dialTimeout = 5 * time.Second
-	// aliveEvery is how often each side of a link says that it is there, aliveTimeout how long
-	// the other waits for that. A write takes as long at most.
+	// aliveEvery is how often each side of a link sends a keepalive, aliveTimeout how long
+	// the other waits for one. A write may take as long.
 	aliveEvery   = 5 * time.Second
 	aliveTimeout = 15 * time.Second
 	// retryMin to retryMax is the pause before a link, or a call to a peer, that failed is
@@ -44,7 +43,7 @@ const (
 	retryMax = 5 * time.Second
 	// idleAfter is after how long without a datagram the call to a peer ends.
 	idleAfter = 30 * time.Second
-	// MaxSockets is for how many gateways of peers a node has an address on loopback.
+	// MaxSockets is the number of gateways of peers for which a node has an address on loopback.
 	MaxSockets = 1024
 	// socketBuffer is how many bytes of datagrams the kernel keeps for a socket.
 	socketBuffer = 1 << 20

@@ -16,8 +16,8 @@ import (
 )
 
 // A link is a connection from a gateway to its cluster's agent, for the datagrams of one peer.
-// Each proves to the other that it knows the tunnel's preshared key, which nobody else in the
-// cluster can read. Numbers are big endian.
+// Each proves to the other that it knows the tunnel's preshared key, which only the agent and the
+// fabric can read. Numbers are big endian.
 //
 //	agent    0  4  "entd"
 //	         4  1  version, 1
@@ -30,10 +30,10 @@ import (
 //	agent    0  1  0: datagrams follow; 1: refused
 //	         1 32  HMAC-SHA256 of the key, over "agent", the gateway's nonce and the agent's; of 0 only
 //
-// Then come, both ways, frames:
+// Then frames follow in both directions:
 //
 //	0  8  tag of the peer's gateway
-//	8  2  length of the datagram; 0 says only that the sender is there
+//	8  2  length of the datagram; 0 is a keepalive
 //	10 …  the datagram
 const (
 	linkMagic = "entd\x01"
@@ -60,13 +60,13 @@ func KeyFrom(preshared [32]byte) (Key, error) {
 // String keeps keys out of logs.
 func (Key) String() string { return "Key(hidden)" }
 
-// GoString does so for %#v.
+// GoString does the same for %#v.
 func (k Key) GoString() string { return k.String() }
 
 var (
-	errNotHub   = errors.New("what answers there is not an agent of this version")
-	errRefused  = errors.New("the agent refuses: it has another preshared key for the peer, relays nothing for it, or does not know this node as a gateway; this passes once both have read the same")
-	errNotAgent = errors.New("what answers there does not know the tunnel's preshared key")
+	errNotHub   = errors.New("the other end is not an agent of this version")
+	errRefused  = errors.New("the agent refuses: it has another preshared key for the peer, does not relay for it, or does not know this node as a gateway; it accepts once both have read the same objects")
+	errNotAgent = errors.New("the other end does not know the tunnel's preshared key")
 	errRequest  = errors.New("the request is not of a gateway of this cluster")
 )
 
@@ -84,7 +84,7 @@ func mac(key Key, parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// ask has the agent at the other end of a connection carry datagrams.
+// ask asks the agent at the other end of a connection to carry datagrams.
 func ask(conn net.Conn, r request, key Key) error {
 	if len(r.peer) == 0 || len(r.peer) > maxPeerID {
 		return fmt.Errorf("cluster ID of %d bytes, the limit is %d", len(r.peer), maxPeerID)
@@ -101,9 +101,9 @@ func ask(conn net.Conn, r request, key Key) error {
 	}
 	theirs, own := hello[len(linkMagic):], make([]byte, nonceLen)
 	_, _ = rand.Read(own) // never fails
-	said := append(append(append([]byte(nil), r.gateway[:]...), own...), byte(len(r.peer)))
-	said = append(said, r.peer...)
-	if _, err := conn.Write(append(said, mac(key, []byte("gateway"), theirs, said)...)); err != nil {
+	message := append(append(append([]byte(nil), r.gateway[:]...), own...), byte(len(r.peer)))
+	message = append(message, r.peer...)
+	if _, err := conn.Write(append(message, mac(key, []byte("gateway"), theirs, message)...)); err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}
 	var answer [1 + macLen]byte
@@ -126,9 +126,8 @@ func ask(conn net.Conn, r request, key Key) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// answer reads and answers what a gateway asks for. keys returns the key of a peer that
-// datagrams are carried for; isGateway says whether a node of this cluster with that key is a
-// gateway.
+// answer reads and answers the request of a gateway. keys returns the key of a peer for which
+// datagrams are carried; isGateway reports whether a gateway of this cluster has a public key.
 func answer(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway func(publicKey [32]byte) bool) (request, error) {
 	hello := append([]byte(linkMagic), make([]byte, nonceLen)...)
 	nonce := hello[len(linkMagic):]
@@ -147,32 +146,32 @@ func answer(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway fu
 
 func readRequest(conn io.Reader, nonce []byte, keys func(peer string) (Key, bool)) (r request, theirs []byte, key Key, err error) {
 	const head = 32 + nonceLen + 1
-	said := make([]byte, head, head+maxPeerID)
-	if _, err := io.ReadFull(conn, said); err != nil {
+	message := make([]byte, head, head+maxPeerID)
+	if _, err := io.ReadFull(conn, message); err != nil {
 		return r, nil, key, err
 	}
-	n := int(said[head-1])
+	n := int(message[head-1])
 	if n == 0 || n > maxPeerID {
 		return r, nil, key, fmt.Errorf("cluster ID of %d bytes", n)
 	}
-	said = said[:head+n]
-	if _, err := io.ReadFull(conn, said[head:]); err != nil {
+	message = message[:head+n]
+	if _, err := io.ReadFull(conn, message[head:]); err != nil {
 		return r, nil, key, err
 	}
 	var proof [macLen]byte
 	if _, err := io.ReadFull(conn, proof[:]); err != nil {
 		return r, nil, key, err
 	}
-	r = request{gateway: [32]byte(said), peer: string(said[head:])}
+	r = request{gateway: [32]byte(message), peer: string(message[head:])}
 	key, known := keys(r.peer)
-	// A peer that is not known takes as long as a wrong key.
-	if !hmac.Equal(proof[:], mac(key, []byte("gateway"), nonce, said)) || !known {
+	// The check takes as long for an unknown peer as for a wrong key.
+	if !hmac.Equal(proof[:], mac(key, []byte("gateway"), nonce, message)) || !known {
 		return r, nil, key, errors.New("the proof does not fit")
 	}
-	return r, said[32 : 32+nonceLen], key, nil
+	return r, message[32 : 32+nonceLen], key, nil
 }
 
-// readLink reads frames of a link until it ends, which it does if nothing comes for too long.
+// readLink reads frames of a link until it ends, or until none arrives for aliveTimeout.
 // take must not keep the datagram.
 func readLink(conn net.Conn, take func(Tag, []byte)) error {
 	in := bufio.NewReaderSize(conn, MaxBatch)
@@ -202,8 +201,8 @@ func readLink(conn net.Conn, take func(Tag, []byte)) error {
 	}
 }
 
-// writeLink writes what waits in a queue as frames, with the tags that tag returns, and that this
-// side is there, until ctx or the link ends.
+// writeLink writes the datagrams of a queue as frames, with the tags that tag returns, and keepalives,
+// until ctx or the link ends.
 func writeLink(ctx context.Context, conn net.Conn, q *queue, tag func(item) Tag) error {
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()

@@ -21,13 +21,13 @@ type queue struct {
 	items []item
 	bytes int
 	lost  uint64
-	// some has a value when something may wait.
+	// some has a value when a datagram may wait.
 	some chan struct{}
 }
 
 func newQueue() *queue { return &queue{some: make(chan struct{}, 1)} }
 
-// push adds a datagram, of which it keeps a copy, and drops what there is no room for.
+// push adds a copy of a datagram, and drops the oldest ones if there is no room.
 func (q *queue) push(now time.Time, from, to Tag, datagram []byte) {
 	i := item{at: now, from: from, to: to, data: append([]byte(nil), datagram...)}
 	q.mu.Lock()
@@ -43,13 +43,13 @@ func (q *queue) push(now time.Time, from, to Tag, datagram []byte) {
 	}
 }
 
-// drop loses the oldest. The lock is held.
+// drop drops the oldest datagram. The caller has the lock.
 func (q *queue) drop() {
 	q.lost++
 	q.shift()
 }
 
-// shift takes the oldest. The lock is held.
+// shift removes the oldest datagram. The caller has the lock.
 func (q *queue) shift() item {
 	i := q.items[0]
 	q.items[0] = item{}
@@ -60,8 +60,8 @@ func (q *queue) shift() item {
 	return i
 }
 
-// take returns the oldest datagrams that have not waited too long, of so many bytes at most,
-// which is at least one; none if there are none.
+// take removes and returns the oldest datagrams that have not waited too long, of most bytes at most
+// but at least one, if there is one.
 func (q *queue) take(now time.Time, most int) (out []item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -79,7 +79,7 @@ func (q *queue) take(now time.Time, most int) (out []item) {
 	return out
 }
 
-// wait returns when something may wait; false if ctx, or patience, ended before.
+// wait waits for a datagram. It returns false if ctx or patience ended first.
 func (q *queue) wait(ctx context.Context, patience <-chan time.Time) bool {
 	q.mu.Lock()
 	some := len(q.items) > 0
@@ -96,7 +96,7 @@ func (q *queue) wait(ctx context.Context, patience <-chan time.Time) bool {
 	return false
 }
 
-// dropped is how many datagrams were lost here.
+// dropped returns how many datagrams the queue has dropped.
 func (q *queue) dropped() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	state := openState(cfg)
-	fabricConfig := tunnel.Config{Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, HoldRelay: relays.hold(), Log: cfg.Log}
+	fabricConfig := tunnel.Config{Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, DelayRelay: relays.delay(), Log: cfg.Log}
 	if state != nil {
 		fabricConfig.Keys = state
 	}

@@ -349,17 +349,17 @@ func TestNodeStatusTellsOfEndToEndProbes(t *testing.T) {
 	since := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
 	at := netip.MustParseAddr("10.240.2.1")
 	for _, tt := range []struct {
-		sight probe.EndSight
+		sight probe.EndStatus
 		state string
 		says  []string
 	}{
-		{probe.EndSight{}, "Unknown", nil},
-		{probe.EndSight{State: probe.EndUp, Node: "n1", Known: 2}, "Up", nil},
-		{probe.EndSight{State: probe.EndDown, Node: "n1", Addr: at, Since: since, Bad: 3}, "Down", []string{"node n1", "10.240.2.1", "2 more nodes", "2026-11-27T09:00:00Z", "firewall"}},
-		{probe.EndSight{State: probe.EndBlocked, Node: "n1", Addr: at, Since: since, Bad: 2}, "Blocked", []string{"reach node n1 of the peer (10.240.2.1 here), which does", "net.ipv4.ip_forward", "way to 1 more node"}},
-		{probe.EndSight{State: probe.EndLargeLost, Node: "n1", Addr: at, Since: since, Bad: 1}, "LargePacketsLost", []string{"MTU"}},
+		{probe.EndStatus{}, "Unknown", nil},
+		{probe.EndStatus{State: probe.EndUp, Node: "n1", Known: 2}, "Up", nil},
+		{probe.EndStatus{State: probe.EndDown, Node: "n1", Addr: at, Since: since, Bad: 3}, "Down", []string{"node n1", "10.240.2.1", "2 more nodes", "2026-11-27T09:00:00Z", "firewall"}},
+		{probe.EndStatus{State: probe.EndBlocked, Node: "n1", Addr: at, Since: since, Bad: 2}, "Blocked", []string{"reach node n1 of the peer (10.240.2.1 here), which does", "net.ipv4.ip_forward", "way to 1 more node"}},
+		{probe.EndStatus{State: probe.EndLargeLost, Node: "n1", Addr: at, Since: since, Bad: 1}, "LargePacketsLost", []string{"MTU"}},
 	} {
-		got := NodeStatus(tunnel.Status{Ends: []tunnel.EndStatus{{Cluster: "peer", EndSight: tt.sight}}}, &corev1.Node{}).EndToEnd
+		got := NodeStatus(tunnel.Status{Ends: []tunnel.EndStatus{{Cluster: "peer", EndStatus: tt.sight}}}, &corev1.Node{}).EndToEnd
 		if len(got) != 1 || got[0].PeerID != "peer" || got[0].State != tt.state || (got[0].Node != "") != (len(tt.says) > 0) {
 			t.Errorf("%+v: %+v", tt.sight, got)
 			continue

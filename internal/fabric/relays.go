@@ -81,17 +81,17 @@ func (r *relays) fill(desired *plan.Desired) {
 // setLocked gives the gateway what is known. The lock is held.
 func (r *relays) setLocked() {
 	for i := range r.peers {
-		r.peers[i].Wanted = r.wanted[r.peers[i].ID].linked
+		r.peers[i].Needed = r.wanted[r.peers[i].ID].linked
 	}
 	r.gateway.Set(r.self, r.peers)
 }
 
 // hold keeps back what comes through the agents. It is for tunnel.Config.
-func (r *relays) hold() func(relay netip.AddrPort, d time.Duration) {
+func (r *relays) delay() func(relay netip.AddrPort, d time.Duration) {
 	if r == nil {
 		return nil
 	}
-	return r.gateway.Hold
+	return r.gateway.Delay
 }
 
 // run keeps links to the agent for the peers that need one, until ctx ends.

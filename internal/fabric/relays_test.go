@@ -85,7 +85,7 @@ func TestGatewaysAreReachedThroughTheAgentsByTheirTunnelsKey(t *testing.T) {
 		t.Error("a node that is no gateway relays")
 	}
 	var off *relays
-	if off.fill(d); off.hold() != nil || off.run(t.Context(), nil) != nil {
+	if off.fill(d); off.delay() != nil || off.run(t.Context(), nil) != nil {
 		t.Error("what is off does something")
 	}
 }

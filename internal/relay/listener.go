@@ -11,19 +11,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ListenerConfig says what a Listener takes. All of it is required.
+// ListenerConfig configures a Listener. All fields are required.
 type ListenerConfig struct {
 	// Listener is where inbound relays dial the agent. The Listener closes it.
 	Listener net.Listener
 	// Keys returns the key of a peer that is in-band.
 	Keys func(peer string) (Key, bool)
-	// Address is what counts as the address that a peer's connections come from: a relay
+	// Address returns the address from which a peer's connections count as coming: a relay
 	// has one address for all peers.
 	Address func(peer string) net.Addr
 	Log     *slog.Logger
 }
 
-// Listener hands out the connections of peers that inbound relays bring.
+// Listener accepts the connections of peers that come from inbound relays.
 type Listener struct {
 	cfg  ListenerConfig
 	warn rate.Sometimes
@@ -32,24 +32,24 @@ type Listener struct {
 	once sync.Once
 
 	mu sync.Mutex
-	// pending is where connections come from that were not handed out yet.
+	// pending are the connections that were not handed out yet, with their remote addresses.
 	pending map[net.Conn]netip.Addr
 }
 
-// Conn is a connection of a peer, by the word of a relay of this cluster.
+// Conn is a connection of a peer, as a relay of this cluster announced it.
 type Conn struct {
 	net.Conn
 	peer string
 	addr net.Addr
 }
 
-// Peer is the ID of the cluster whose gateway the connection comes from.
+// Peer returns the ID of the cluster from whose gateway the connection comes.
 func (c *Conn) Peer() string { return c.peer }
 
-// RemoteAddr is what counts as the peer's address, not the relay's.
+// RemoteAddr returns the address that counts as the peer's, not that of the relay.
 func (c *Conn) RemoteAddr() net.Addr { return c.addr }
 
-// Listen begins to take connections.
+// Listen begins to accept connections.
 func Listen(cfg ListenerConfig) (*Listener, error) {
 	if cfg.Listener == nil || cfg.Keys == nil || cfg.Address == nil || cfg.Log == nil {
 		return nil, errors.New("relay: Listener, Keys, Address and Log are required")
@@ -61,7 +61,7 @@ func Listen(cfg ListenerConfig) (*Listener, error) {
 	return l, nil
 }
 
-// Accept implements net.Listener. What it returns is a *Conn.
+// Accept implements net.Listener. It returns a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.out:
@@ -74,7 +74,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Addr implements net.Listener.
 func (l *Listener) Addr() net.Addr { return l.cfg.Listener.Addr() }
 
-// Close implements net.Listener. It also closes what is not proven yet.
+// Close implements net.Listener. It also closes connections that have not proven their peer yet.
 func (l *Listener) Close() error {
 	var err error
 	l.once.Do(func() {
@@ -113,7 +113,7 @@ func (l *Listener) accept() {
 	}
 }
 
-// begin counts a connection that is not proven yet; false turns it away.
+// begin counts a connection that has not proven its peer yet. It returns false beyond the limits.
 func (l *Listener) begin(conn net.Conn) bool {
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
@@ -143,7 +143,7 @@ func (l *Listener) begin(conn net.Conn) bool {
 	return true
 }
 
-// prove reads from which peer a connection is, and hands it out.
+// prove reads the peer of a connection, and hands the connection out.
 func (l *Listener) prove(conn net.Conn) {
 	defer func() {
 		l.mu.Lock()
@@ -153,7 +153,7 @@ func (l *Listener) prove(conn net.Conn) {
 	peer, err := l.read(conn)
 	if err != nil {
 		l.warn.Do(func() {
-			l.cfg.Log.Warn("refused a connection that is of no relay", "from", conn.RemoteAddr().String(), "err", err)
+			l.cfg.Log.Warn("refused a connection that is not from a relay", "from", conn.RemoteAddr().String(), "err", err)
 		})
 		_ = conn.Close()
 		return

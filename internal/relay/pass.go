@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// pass copies both ways until both directions have ended, or one has failed, or nothing
-// passed for too long. The end of a direction is passed on.
+// pass copies both ways until both directions have ended, or one has failed, or both were idle
+// for too long. The end of a direction is passed on.
 func pass(a, b net.Conn) {
 	var last atomic.Int64 // when something passed, in nanoseconds since began
 	began := time.Now()
@@ -38,7 +38,7 @@ func copyOneWay(to, from net.Conn, moved func(), idle func() time.Duration) erro
 		n, err := from.Read(buffer)
 		if n > 0 {
 			moved()
-			// Who does not read for so long is gone, or wants what is in flight kept for it.
+			// A receiver that does not read for so long is gone, or keeps the relay's memory in use.
 			if err := to.SetWriteDeadline(time.Now().Add(idleTimeout)); err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func copyOneWay(to, from net.Conn, moved func(), idle func() time.Duration) erro
 	}
 }
 
-// closeWrite says that nothing more comes.
+// closeWrite ends the sending direction.
 func closeWrite(conn net.Conn) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

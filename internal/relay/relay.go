@@ -15,12 +15,12 @@ import (
 	"github.com/entente-dev/entente/internal/accept"
 )
 
-// Config says who uses a relay, and what it leads to. All of it is required.
+// Config configures a Relay. All fields are required.
 type Config struct {
-	// Admit returns on whose account a connection from an address is; false turns it away,
-	// before anything of it is read.
+	// Admit returns the account of a connection from an address, or false to refuse it
+	// before reading from it.
 	Admit func(from netip.Addr) (account string, ok bool)
-	// Open returns the other end for a connection that was admitted. It may read what comes
+	// Open returns the other end for a connection that was admitted. It may read the bytes
 	// before the session.
 	Open func(ctx context.Context, conn net.Conn) (End, error)
 	Log  *slog.Logger
@@ -34,7 +34,7 @@ type End struct {
 
 // Way is where a connection leads: to or from a gateway of a peer.
 type Way struct {
-	// Peer is the cluster ID, on whose account the connection is once it is known.
+	// Peer is the cluster ID of the peer, to whose account the connection moves once it is known.
 	Peer string
 	// Gateway is the overlay address of the gateway.
 	Gateway netip.Addr
@@ -55,12 +55,12 @@ type Relay struct {
 type passage struct {
 	accept net.Conn
 	cancel context.CancelFunc
-	// account is on whose account it is, and way unset until it is known. Relay.mu guards both.
+	// account is that of its sender. way is zero until it is known. Relay.mu guards both.
 	account string
 	way     Way
 }
 
-// New returns a relay that listens nowhere yet.
+// New returns a relay that does not listen yet.
 func New(cfg Config) (*Relay, error) {
 	if cfg.Admit == nil || cfg.Open == nil || cfg.Log == nil {
 		return nil, errors.New("relay: Admit, Open and Log are required")
@@ -68,7 +68,7 @@ func New(cfg Config) (*Relay, error) {
 	return &Relay{cfg: cfg, warn: rate.Sometimes{Interval: time.Minute}, conns: map[*passage]struct{}{}, accounts: map[string]int{}}, nil
 }
 
-// Serve relays what a listener accepts until ctx ends or the listener is closed. It closes
+// Serve relays the connections of a listener until ctx ends or the listener is closed. It closes
 // the listener and returns after the last connection has ended.
 func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -90,8 +90,8 @@ func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
 	})
 }
 
-// Cut ends the connections whose ways are not to be kept, and from now on those that are
-// about to be made. keep must not call the relay.
+// Cut ends the connections whose ways keep does not keep, and refuses new ones of that kind from now on.
+// keep must not call the relay.
 func (r *Relay) Cut(keep func(Way) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *Relay) Cut(keep func(Way) bool) {
 	}
 }
 
-// begin counts a connection; nil if it is turned away.
+// begin counts a connection. It returns nil if the connection is refused.
 func (r *Relay) begin(ctx context.Context, conn net.Conn) (*passage, context.Context) {
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *Relay) end(p *passage) {
 	r.uncount(p.account)
 }
 
-// uncount takes a connection off an account. The lock is held.
+// uncount removes a connection from an account. The caller has the lock.
 func (r *Relay) uncount(account string) {
 	if r.accounts[account]--; r.accounts[account] == 0 {
 		delete(r.accounts, account)
@@ -174,7 +174,7 @@ func (r *Relay) open(ctx context.Context, p *passage) (net.Conn, error) {
 	return other.Conn, nil
 }
 
-// opened puts a connection on the account of its peer.
+// opened moves a connection to the account of its peer.
 func (r *Relay) opened(p *passage, way Way) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 )
 
 // Before a session, an agent asks its gateway's outbound relay for a peer, and an inbound relay
-// tells an agent from which peer a connection comes. Who dials proves that it knows the peer's
-// key in this cluster, which only the agent and the fabric can read. Who answers proves
+// announces to an agent from which peer a connection comes. The side that dials proves that it knows the
+// peer's key in this cluster, which only the agent and the fabric can read. The side that answers proves
 // nothing: the session does.
 //
 //	answers  0  4  "entr"
@@ -34,10 +34,10 @@ const (
 	answerDown = 2
 )
 
-// Key proves that a request is of the agent, or of the fabric, of the same cluster.
+// Key proves that a request comes from the agent or the fabric of the same cluster.
 type Key [32]byte
 
-// Direction is which of the two a key is for: what proves one is of no use for the other.
+// Direction is the direction that a key is for: a proof for one is invalid for the other.
 type Direction string
 
 const (
@@ -59,18 +59,18 @@ func KeyFrom(preshared [32]byte, d Direction) (Key, error) {
 // String keeps keys out of logs.
 func (Key) String() string { return "Key(hidden)" }
 
-// GoString does so for %#v.
+// GoString does the same for %#v.
 func (k Key) GoString() string { return k.String() }
 
 var (
-	errNotRelay = errors.New("what answers there is not a relay of this version")
-	errRefused  = errors.New("the relay refuses: the fabric of that node has another key for the peer, or no in-band tunnel to it; this passes once it has read both")
+	errNotRelay = errors.New("the other end is not a relay of this version")
+	errRefused  = errors.New("the relay refuses: the fabric of that node has another key for the peer, or no in-band tunnel to it; it accepts once it has read both")
 	errDown     = errors.New("the relay reaches no gateway of the peer: see the paths to it in entente network status")
-	errRequest  = errors.New("the request is not of this cluster's own agent or fabric")
+	errRequest  = errors.New("the request is not from this cluster's own agent or fabric")
 )
 
-// Ask names a peer to who accepted a connection, and proves the right to. After it has
-// returned nil the connection is the session's. It reads no byte of what comes then.
+// Ask requests a peer from the side that accepted a connection, and proves the right to do so. After it
+// has returned nil the connection belongs to the session, of which it has read no byte.
 func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 	if len(peer) == 0 || len(peer) > maxPeerLen {
 		return fmt.Errorf("cluster ID of %d bytes, the limit is %d", len(peer), maxPeerLen)
@@ -104,7 +104,7 @@ func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 	return errNotRelay
 }
 
-// Serve reads a request, and answers it by what dial returns for its peer. It is the Open of
+// Serve reads a request, dials its peer and answers with the result. It is the Open of
 // an outbound relay. keys returns the key of a peer whose tunnel is in-band.
 func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, netip.Addr, error)) (End, error) {
 	peer, err := readRequest(conn, keys)
@@ -144,7 +144,7 @@ func readRequest(conn io.ReadWriter, keys func(peer string) (Key, bool)) (string
 	}
 	peer := string(rest[:length[0]])
 	key, ok := keys(peer)
-	// A peer that is not known takes as long as a wrong key.
+	// The check takes as long for an unknown peer as for a wrong key.
 	if !hmac.Equal(rest[length[0]:], proof(key, nonce, append(length[:], peer...))) || !ok {
 		return "", errRequest
 	}

@@ -22,24 +22,24 @@ const (
 	// elementsPerMessage keeps the list of elements, whose length has 16 bits,
 	// below its limit.
 	elementsPerMessage = 512
-	// netlinkBuffer holds the largest batch: a table with maxInbound elements of
+	// netlinkBuffer has room for the largest batch: a table with maxInbound elements of
 	// several peers.
 	netlinkBuffer = 32 << 20
 )
 
-// Table keeps the nftables table of a node as its layout says. The zero value knows nothing
-// of it yet.
+// Table makes the nftables table of a node match its layout. The zero value has not read the
+// table yet.
 type Table struct {
-	// settled is the generation of nftables at which the table last matched, digest the
-	// ruleset, and of the layout that it follows from. While none of them changed nothing is read.
-	settled uint32
+	// matched is the generation of nftables at which the table last matched, digest that of the
+	// ruleset, and of the layout that the ruleset follows from. While none of them changes nothing is read.
+	matched uint32
 	digest  string
 	of      *plan.Layout
 	// written is when chains or sets were last written, and by which ruleset: a kernel that
-	// returns other rules than it was given must not cause a loop.
+	// returns other rules than were written must not cause a loop.
 	written   time.Time
 	writtenBy string
-	// counted are the sets for what a layout counts, countedOf what that was.
+	// counted are the sets for the prefixes in countedOf, which the last layout counts.
 	counted   []ruleSet
 	countedOf []netip.Prefix
 }
@@ -47,7 +47,7 @@ type Table struct {
 // writeEvery is the least time in which the same chains and sets are written again.
 const writeEvery = time.Second
 
-// buffers enlarges the buffers of a netlink socket, as far as we may.
+// buffers enlarges the buffers of a netlink socket, as far as it is allowed.
 func buffers[C interface {
 	SetReadBuffer(int) error
 	SetWriteBuffer(int) error
@@ -59,23 +59,23 @@ func table() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply makes the table match a layout and returns whether it changed it. Nobody changes a layout that
-// was given, and device and ports are always the same. It changes what differs, in one transaction: the
-// counters, and the elements, of what belongs to others stay. Where that cannot be done, as with what
-// another version left, the table is replaced.
+// Apply makes the table match a layout and reports whether it changed it. The layout must not change
+// afterwards, and device and ports must always be the same. Apply changes only what differs, in one
+// transaction, so that the counters and elements of other peers stay. If that is not possible, as with
+// a table of another version, the table is replaced.
 func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports) (changed bool, err error) {
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
 	}
-	if generation == w.settled && l == w.of {
+	if generation == w.matched && l == w.of {
 		return false, nil
 	}
 	if !slices.Equal(l.Counted, w.countedOf) {
 		w.counted, w.countedOf = countedSets(l.Counted), l.Counted
 	}
 	want := rules(*l, w.counted, device, ports)
-	if generation == w.settled && want.digest == w.digest {
+	if generation == w.matched && want.digest == w.digest {
 		w.of = l
 		return false, nil
 	}
@@ -90,15 +90,15 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 	d := compareTable(have, want)
 	switch {
 	case d.none():
-		w.settled, w.digest, w.of = generation, want.digest, l
+		w.matched, w.digest, w.of = generation, want.digest, l
 		return false, nil
 	case d.structure() && w.writtenBy == want.digest && now.Sub(w.written) < writeEvery:
 		return false, nil // compared again soon
 	case d.structure():
 		w.written, w.writtenBy = now, want.digest
 	}
-	// The new generation is confirmed by the next reading, not assumed.
-	w.settled, w.digest, w.of = 0, "", nil
+	// The next reading confirms the new generation.
+	w.matched, w.digest, w.of = 0, "", nil
 	if d.replace || changeTable(d) != nil {
 		if err := replaceTable(want); err != nil {
 			return false, fmt.Errorf("replace nftables table %s: %w", tableName, err)
@@ -107,7 +107,7 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 	return true, nil
 }
 
-// tableState is what is in the kernel, as far as it matters.
+// tableState is the part of the table in the kernel that is compared.
 type tableState struct {
 	chains map[string]chainState
 	sets   map[string][]nftables.SetElement
@@ -139,7 +139,7 @@ func readTable(c *nftables.Conn) (tableState, error) {
 		st.chains[chain.Name] = has
 	}
 	if len(st.chains) == 0 {
-		return st, nil // there may be no table to ask for its sets
+		return st, nil // without a table the request for its sets would fail
 	}
 	sets, err := c.GetSets(table())
 	if err != nil {
@@ -153,11 +153,11 @@ func readTable(c *nftables.Conn) (tableState, error) {
 	return st, nil
 }
 
-// tableChange is what makes a table match.
+// tableChange are the changes that make a table match.
 type tableChange struct {
-	// replace says that a chain has another hook than is wanted: that cannot be changed.
+	// replace says that a chain has another hook than the desired one, which cannot be changed.
 	replace bool
-	// write are the chains that are new, or have other rules; drop those that go.
+	// write are the chains that are new, or have other rules; drop those to delete.
 	write, drop []ruleChain
 	// added and removed are sets; elements change in those that stay.
 	added, removed []ruleSet
@@ -169,14 +169,14 @@ type elementChange struct {
 	add, remove []nftables.SetElement
 }
 
-// structure says that more than elements changes.
+// structure reports whether more than elements changes.
 func (d tableChange) structure() bool {
 	return d.replace || len(d.write)+len(d.drop)+len(d.added)+len(d.removed) > 0
 }
 
 func (d tableChange) none() bool { return !d.structure() && len(d.elements) == 0 }
 
-// compareTable says what has to change: a pure function.
+// compareTable returns what has to change: a pure function.
 func compareTable(have tableState, want ruleset) tableChange {
 	var d tableChange
 	chains, sets := map[string]bool{}, map[string]bool{}
@@ -220,8 +220,8 @@ func sameChain(h *nftables.Chain, w ruleChain) bool {
 		h.Policy != nil && *h.Policy == nftables.ChainPolicyAccept
 }
 
-// comments are the user data of a chain's rules: what each is for, and the digest of the
-// chain, so that one changed or missing rule is seen.
+// comments returns the user data of a chain's rules: the purpose of each, and the digest of the
+// chain, so that a changed or missing rule is noticed.
 func (c ruleChain) comments() [][]byte {
 	const most = 128
 	digest := c.sum()
@@ -233,7 +233,7 @@ func (c ruleChain) comments() [][]byte {
 	return out
 }
 
-// identity is what matters of elements: one that leads to another chain is another one.
+// identity returns the part of elements that is compared: key, end and the chain that they lead to.
 func (s ruleSet) identity(es ...nftables.SetElement) string {
 	var id strings.Builder
 	for _, e := range es {
@@ -253,7 +253,7 @@ func (s ruleSet) identity(es ...nftables.SetElement) string {
 	return id.String()
 }
 
-// verdictChain is the chain of a verdict, which the kernel gives as netlink attributes.
+// verdictChain returns the chain of a verdict, which the kernel encodes as netlink attributes.
 func verdictChain(b []byte) string {
 	attributes, err := netlink.NewAttributeDecoder(b)
 	if err != nil {
@@ -267,7 +267,7 @@ func verdictChain(b []byte) string {
 	return ""
 }
 
-// minus is a without what is in b, too.
+// minus returns the elements of a that are not in b.
 func (s ruleSet) minus(a, b []nftables.SetElement) []nftables.SetElement {
 	in := make(map[string]bool, len(b))
 	for _, part := range s.parts(b) {
@@ -276,7 +276,7 @@ func (s ruleSet) minus(a, b []nftables.SetElement) []nftables.SetElement {
 	return slices.Concat(slices.DeleteFunc(s.parts(a), func(part []nftables.SetElement) bool { return in[s.identity(part...)] })...)
 }
 
-// parts are what the kernel can add and remove by itself: an element, or both ends of an
+// parts returns the units that the kernel can add and remove: an element, or both ends of an
 // interval.
 func (s ruleSet) parts(es []nftables.SetElement) [][]nftables.SetElement {
 	if !s.interval {
@@ -307,9 +307,9 @@ func replaceTable(want ruleset) error {
 	return changeTable(tableChange{replace: true, write: want.chains, added: want.sets})
 }
 
-// changeTable does all in one transaction. Each step comes after those that let go of what
-// it removes, and after those that make what it names. Elements are removed before others
-// are added, for an element of a map that leads elsewhere is the same one to the kernel.
+// changeTable makes all changes in one transaction. Each step comes after those that remove references to
+// what it deletes, and after those that create what it refers to. Elements are removed before others
+// are added, since for the kernel an element of a map is the same one if only its chain differs.
 func changeTable(d tableChange) error {
 	c, err := nftables.New(nftables.WithSockOptions(buffers))
 	if err != nil {
@@ -397,7 +397,7 @@ func inChunks(es []nftables.SetElement, do func([]nftables.SetElement) error) er
 	return nil
 }
 
-// Remove deletes the table if there is one.
+// Remove deletes the table if it exists.
 func Remove() error {
 	c, err := nftables.New()
 	if err != nil {

@@ -78,7 +78,7 @@ func rulesDirectly(t interface{ Fatal(...any) }, nodes []string, peers ...plan.P
 	for i := range o.Direct { // the other side says what is said to it
 		for _, w := range layout.Peers {
 			if w.Cluster == o.Direct[i].Cluster && w.Node == o.Direct[i].Node && slices.Contains(nodes, w.Cluster+"/"+w.Node) {
-				o.Direct[i].Told = w.Agreement
+				o.Direct[i].Received = w.Agreement
 			}
 		}
 	}

@@ -7,31 +7,31 @@ type Reason string
 
 // The reasons.
 const (
-	// NotExposed: a peer, or a node of it, sends to what is not open to it, or a pod of this cluster
-	// answers where nothing was asked.
+	// NotExposed: a peer, or a node of it, sends to a destination that is not open to it, or a pod of
+	// this cluster answers a flow that was not opened.
 	NotExposed Reason = "not exposed"
-	// NotFromPod: what is sent to a peer comes from no pod of this cluster.
+	// NotFromPod: a packet to a peer does not come from a pod of this cluster.
 	NotFromPod Reason = "not from a pod"
-	// NotOurs: a peer sends to an address that it was given no name of.
+	// NotOurs: a peer sends to an address that is not one of its aliases for this cluster.
 	NotOurs Reason = "to what is not ours"
-	// NoAlias: the peer has no name for the pod that sends.
+	// NoAlias: the peer has no alias for the pod that sends.
 	NoAlias Reason = "no alias"
 	// NotHere: a node of a peer sends directly to a pod that is not on this node.
 	NotHere Reason = "not on this node"
-	// InClear: what is for a peer would leave by another device than the tunnel's.
+	// InClear: a packet to a peer would leave by another device than the tunnel's.
 	InClear Reason = "in clear"
-	// Transit: what a peer sends would be passed on to another.
+	// Transit: a packet of a peer would be passed on to another peer.
 	Transit Reason = "transit"
 	// ToOverlay: something other than nodes sends to the nodes' addresses inside the tunnels.
 	ToOverlay Reason = "to the overlay"
 	// FromNetwork: an address inside the tunnels comes from outside of them.
 	FromNetwork Reason = "to the overlay from outside"
-	// ToRelay: another peer than one that is in-band sends to a relay of the peer API.
+	// ToRelay: a peer that is not in-band sends to a relay of the peer API.
 	ToRelay Reason = "to the relay"
 )
 
-// Drop is what packets are dropped for. Peer is the cluster ID of the peer that it is about;
-// empty where rules do not tell peers apart.
+// Drop is why packets are dropped, and the cluster ID of the peer that they come from or go to. Peer is
+// empty where rules do not distinguish peers.
 type Drop struct {
 	Reason Reason
 	Peer   string
@@ -45,22 +45,22 @@ func (d Drop) String() string {
 	return "peer " + d.Peer + ": " + string(d.Reason)
 }
 
-// Count is packets, and their bytes without WireGuard.
+// Count is a number of packets, and of their bytes without those of WireGuard.
 type Count struct{ Packets, Bytes uint64 }
 
-// Flow is what came from a peer and what went there.
+// Flow is the traffic from and to a peer.
 type Flow struct{ Received, Sent Count }
 
-// Totals is what the rules counted since they were written last. A node counts what it
-// translates, and so each packet with a peer is counted on one node of the cluster.
+// Totals are the counters of the rules since they were last written. A node counts the packets that it
+// translates, so each packet with a peer is counted on one node of the cluster.
 type Totals struct {
-	// Carried is what this node carried, Direct what passed between its pods and nodes of peers
+	// Carried is the traffic that this node carried, Direct that between its pods and nodes of peers
 	// past carriers, by the peer's cluster ID.
 	Carried, Direct map[string]Flow
 	Dropped         map[Drop]Count
 }
 
-// passage is which packets of a peer a rule counts that pass.
+// passage is the kind of packets of a peer that a rule counts and lets pass.
 type passage string
 
 const (
@@ -70,14 +70,14 @@ const (
 	sentDirectly     passage = "sent directly"
 )
 
-// of is the comment of a rule that counts what passes.
+// of returns the comment of a rule that counts packets which pass.
 func (p passage) of(peer string) string { return Drop{Reason(p), peer}.String() }
 
 func newTotals() Totals {
 	return Totals{Carried: map[string]Flow{}, Direct: map[string]Flow{}, Dropped: map[Drop]Count{}}
 }
 
-// add adds what a rule counted, by its comment.
+// add adds the counter of a rule, by its comment.
 func (c Totals) add(text string, n Count) {
 	if d, ok := parseDrop(text); ok {
 		c.Dropped[d] = c.Dropped[d].plus(n)
@@ -104,7 +104,7 @@ func (c Totals) add(text string, n Count) {
 
 func (c Count) plus(d Count) Count { return Count{c.Packets + d.Packets, c.Bytes + d.Bytes} }
 
-// splitPeer reads what a comment says of a peer; false if it is about none.
+// splitPeer reads the peer in a comment; it returns false if the comment names none.
 func splitPeer(text string) (Drop, bool) {
 	rest, ok := strings.CutPrefix(text, "peer ")
 	if !ok {
@@ -114,7 +114,7 @@ func splitPeer(text string) (Drop, bool) {
 	return Drop{Reason: Reason(reason), Peer: peer}, true
 }
 
-// parseDrop reads the comment of a rule; false if it is of no rule that drops.
+// parseDrop reads the comment of a rule; it returns false if the rule does not drop.
 func parseDrop(text string) (Drop, bool) {
 	d, ok := splitPeer(text)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// ReadTotals returns what the rules counted, some peers' by their aliases. All rules are read in
-// one request, and one more for each set, however many peers there are.
+// ReadTotals returns the counters of the rules, and for some rules those of each peer by its aliases. It
+// reads all rules in one request, and each set in one more, for any number of peers.
 func ReadTotals(peers []plan.Peer) (Totals, error) {
 	out := newTotals()
 	if err := eachCounter(out.add); err != nil {
@@ -32,7 +32,7 @@ func ReadTotals(peers []plan.Peer) (Totals, error) {
 	return out, err
 }
 
-// owners is whose aliases are, sorted.
+// owners are the peers that have aliases, sorted by alias.
 type owners []owner
 
 type owner struct {
@@ -51,7 +51,7 @@ func aliasOwners(peers []plan.Peer) owners {
 	return out
 }
 
-// of returns the peer that has an alias; empty if none has.
+// of returns the peer that has an alias, or an empty string.
 func (o owners) of(a netip.Addr) string {
 	i, exact := slices.BinarySearchFunc(o, a, func(o owner, a netip.Addr) int { return o.alias.Addr().Compare(a) })
 	if !exact {
@@ -63,15 +63,15 @@ func (o owners) of(a netip.Addr) string {
 	return o[i].cluster
 }
 
-// eachCounter reads the rules of the table, of all chains at once: the library would ask for each
-// chain. do is called with the comment of each that has a counter.
+// eachCounter reads the rules of all chains of the table in one request: the library would make one for
+// each chain. It calls do with the comment and the counter of each rule that has one.
 func eachCounter(do func(text string, n Count)) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetReadBuffer(netlinkBuffer) // as much of it as we may
+	_ = c.SetReadBuffer(netlinkBuffer) // as much of it as is allowed
 	name, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")}})
 	if err != nil {
 		return err

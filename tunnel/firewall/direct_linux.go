@@ -17,14 +17,14 @@ import (
 
 // Sets and maps of what goes directly between the nodes of two pods.
 const (
-	setForms   = "forms"   // direct form of a peer's aliases → the chain that takes in what comes so
+	setForms   = "forms"   // direct form of a peer's aliases → the chain that receives directly
 	setNodes   = "nodes"   // alias of a pod on a node → the chain that sends directly
 	setCounted = "counted" // aliases of pods on nodes that can be reached directly, with counters
 )
 
-// directChains makes two chains for each peer of which nodes are reached directly, and the maps
-// that lead to them. Whether a node is sent packets directly is elements of a map, and no rule:
-// that is quick, and what others are sent is not touched.
+// directChains makes two chains for each peer with nodes that are reached directly, and the maps
+// that lead to them. The nodes to which packets are sent directly are elements of a map instead of
+// rules: that is quick to change, and does not touch the traffic with other nodes.
 func (b *rulesBuilder) directChains() {
 	for _, f := range families() {
 		forms := ruleSet{name: setForms + f.suffix, key: f.addr, interval: true, verdicts: true}
@@ -98,7 +98,7 @@ func (f family) directIn(cluster string, m plan.Mapping, remote netip.Prefix) []
 	return f.directly(receivedDirectly.of(cluster), fmt.Sprintf("%v is %v, directly", form, m.Real), f.dest, f.source, m.Alias, m.Real, done)
 }
 
-// directly rewrites errors about packets, in which what is quoted has no direct form, and then
+// directly rewrites ICMP errors, in which the quoted packet has no direct form, and then
 // packets, which are counted.
 func (f family) directly(count, text string, offset, quoted uint32, from, to netip.Prefix, done []expr.Any) []chainRule {
 	out := []chainRule{{text: count, exprs: slices.Concat(f.nfproto(), done, counter(), accept())}}
@@ -127,7 +127,7 @@ func (f family) rewrite(offset uint32, mask, xor []byte) []expr.Any {
 	})
 }
 
-// hostMask has the bits of the addresses in a prefix that tell them apart.
+// hostMask returns the mask of the host part of a prefix.
 func hostMask(p netip.Prefix) []byte {
 	keep := net.CIDRMask(p.Bits(), p.Addr().BitLen())
 	for i := range keep {
@@ -136,8 +136,8 @@ func hostMask(p netip.Prefix) []byte {
 	return keep
 }
 
-// countedSets are the sets of what is counted, a function of the prefixes alone: they may be
-// many, and seldom change.
+// countedSets returns the sets of the prefixes that are counted. They depend on the prefixes alone, which
+// may be many, and seldom change.
 func countedSets(prefixes []netip.Prefix) []ruleSet {
 	var out []ruleSet
 	for _, f := range families() {
@@ -153,8 +153,8 @@ func countedSets(prefixes []netip.Prefix) []ruleSet {
 	return out
 }
 
-// Counts returns how many bytes went to and came from each prefix that is counted, through
-// carriers, by its first address.
+// Counts returns the bytes of traffic with each counted prefix through carriers, by the prefix's first
+// address.
 func Counts() (map[netip.Addr]uint64, error) {
 	out := map[netip.Addr]uint64{}
 	err := eachElement(setCounted, func(a netip.Addr, e nftables.SetElement) {
@@ -165,7 +165,7 @@ func Counts() (map[netip.Addr]uint64, error) {
 	return out, err
 }
 
-// Open returns to which prefixes packets are sent directly, by the first address of each.
+// Open returns the prefixes to which packets are sent directly, by the first address of each.
 func Open() (map[netip.Addr]bool, error) {
 	out := map[netip.Addr]bool{}
 	err := eachElement(setNodes, func(a netip.Addr, _ nftables.SetElement) { out[a] = true })

@@ -119,7 +119,7 @@ func match(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: op, Register: unix.NFT_REG_1, Data: data}}
 }
 
-// toPort matches what goes to a port of a protocol.
+// toPort matches packets to a port of a protocol.
 func toPort(protocol byte, port int) []expr.Any {
 	return slices.Concat(l4proto(protocol), load(expr.PayloadBaseTransportHeader, 2, 2, unix.NFT_REG_1),
 		[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, uint16(port))}})

@@ -34,7 +34,7 @@ type ruleSet struct {
 	interval bool
 	verdicts bool
 	counter  bool
-	// data says that it is a map to what it has keys of.
+	// data says that it is a map from addresses to addresses.
 	data     bool
 	elements []nftables.SetElement
 	digest   string // of name and elements, if it is known
@@ -61,8 +61,8 @@ const (
 	setHome    = "home"    // pods of the home cluster
 	setOwn     = "own"     // pods of this node
 	setOthers  = "others"  // pods of home nodes behind the device
-	setRefused = "refused" // aliases of all peers, with counters of what was refused of each
-	setHosts   = "hosts"   // addresses of the home cluster that peers know and that are no pods'
+	setRefused = "refused" // aliases of all peers, with counters of packets that were refused
+	setHosts   = "hosts"   // addresses of the home cluster that peers know and that are not those of pods
 	setTransit = "transit" // addresses of peers that other peers reach through this cluster
 	setErrors  = "errors"  // ICMP types that quote a packet
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
@@ -70,7 +70,7 @@ const (
 	setOverlay = "overlay" // overlay addresses of WireGuard peers
 	setInBand  = "inband"  // those of them that reach the relay of the peer API
 	setRelays  = "relays"  // where the relay listens for this cluster
-	setCallers = "callers" // who of this cluster reaches it
+	setCallers = "callers" // addresses of this cluster that reach it
 
 	setReal  = "real"  // by peer: alias of a single address of ours → the address
 	setAlias = "alias" // by peer: the reverse
@@ -86,12 +86,12 @@ const (
 	setOpen     = "open"     // by class: destination, protocol and port
 )
 
-// Ports are those of a node that are open to its peers inside tunnels: Probe, UDP, and, to
-// those that are in-band, Relay, TCP.
+// Ports are the ports of a node that are open to its peers inside tunnels: Probe (UDP) and, for
+// in-band peers, Relay (TCP).
 type Ports struct{ Probe, Relay int }
 
-// rules builds the table for a layout: a pure function. counted are the sets for what is counted
-// in it.
+// rules builds the table for a layout: a pure function. counted are the sets of the prefixes that it
+// counts.
 func rules(l plan.Layout, counted []ruleSet, device string, ports Ports) ruleset {
 	b := rulesBuilder{l: l, device: device, ports: ports}
 	b.out.sets = append(b.out.sets, counted...)
@@ -123,7 +123,7 @@ func (b *rulesBuilder) has(set string, f family) bool {
 	return slices.ContainsFunc(b.out.sets, func(s ruleSet) bool { return s.name == set+f.suffix })
 }
 
-// prefixSets makes the sets of what is where.
+// prefixSets makes the sets of prefixes and addresses.
 func (b *rulesBuilder) prefixSets() {
 	for _, f := range families() {
 		for name, prefixes := range map[string][]netip.Prefix{
@@ -164,7 +164,7 @@ func (b *rulesBuilder) prefixSets() {
 	b.out.sets = append(b.out.sets, overlays, errors4, errors6)
 }
 
-// relaySets makes the sets of who reaches the relay of the peer API, where there is one.
+// relaySets makes the sets of those that reach the relay of the peer API, if the node has one.
 func (b *rulesBuilder) relaySets() {
 	var inBand []netip.Addr
 	for _, p := range b.l.Peers {
@@ -187,11 +187,11 @@ func (b *rulesBuilder) relaySets() {
 	}
 }
 
-// inboundChains makes a chain for each class of sources, with what is open to it, and
-// the maps that lead to the chains by source. Adding and removing a source or a
-// destination changes one element; a class that comes or goes changes the structure.
+// inboundChains makes a chain for each class of sources, with the destinations that are open to it, and
+// the maps that lead to the chains by source. Adding or removing a source or a
+// destination changes one element; adding or removing a class changes the structure.
 //
-// The class is a chain, and not data that the map gives to a lookup of class and
+// A class is a chain instead of data for a lookup of class and
 // destination together, because programs that list rules cannot show such a lookup.
 func (b *rulesBuilder) inboundChains() {
 	in := b.l.Inbound
@@ -225,7 +225,7 @@ func (b *rulesBuilder) inboundChains() {
 	}
 }
 
-// classChain accepts what is open to a class.
+// classChain accepts packets to the destinations that are open to a class.
 func (b *rulesBuilder) classChain(f family, class plan.Class, open []plan.Opening) {
 	all := ruleSet{name: setOpenAll + f.classed(class), key: f.addr}
 	ports := ruleSet{name: setOpen + f.classed(class), key: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
@@ -252,7 +252,7 @@ func (b *rulesBuilder) classChain(f family, class plan.Class, open []plan.Openin
 }
 
 // endChains makes a chain for each peer whose nodes probe this one end to end, and the maps that
-// lead to them. It accepts nothing but such probes at the node's own addresses, and so many only
+// lead to them. It accepts only such probes to the node's own addresses, and limits their rate so
 // that those of other peers find room in the socket's buffer.
 func (b *rulesBuilder) endChains() {
 	for _, f := range families() {
@@ -282,8 +282,8 @@ func (b *rulesBuilder) endChains() {
 	}
 }
 
-// classed is the end of a name that belongs to a class. Peers have a say in what
-// classes there are, so nothing of it is cut off.
+// classed returns the end of a name that belongs to a class. Peers influence the
+// classes, so the digest is not shortened, against collisions.
 func (f family) classed(c plan.Class) string { return f.suffix + "-" + hex.EncodeToString(c[:]) }
 
 func (f family) jump(c plan.Class) *expr.Verdict {
@@ -363,7 +363,7 @@ func (b *rulesBuilder) masqueradeChains() {
 	for _, f := range families() {
 		i := slices.IndexFunc(b.l.Sources, f.of)
 		if i < 0 {
-			continue // what a peer does not know is dropped where it would leave
+			continue // packets of pods that a peer does not know are dropped where they would leave
 		}
 		hide := ruleSet{name: setHide + f.suffix, key: f.addr, interval: true, verdicts: true}
 		for _, m := range b.l.Masquerades {
@@ -399,7 +399,7 @@ func (f family) sourceNAT(a netip.Addr) []expr.Any {
 	}
 }
 
-// entering is the first thing that happens to packets: before connection
+// entering is the first chain that packets pass: before connection
 // tracking.
 func (b *rulesBuilder) entering() ruleChain {
 	c := ruleChain{name: "entering", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
@@ -424,7 +424,7 @@ func (b *rulesBuilder) entering() ruleChain {
 	return c
 }
 
-// leaving is the last thing that happens to packets: after all source NAT.
+// leaving is the last chain that packets pass: after all source NAT.
 func (b *rulesBuilder) leaving() ruleChain {
 	c := ruleChain{name: "leaving", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: 300}
 	for _, f := range families() {
@@ -465,8 +465,8 @@ func (b *rulesBuilder) clamp(c *ruleChain) {
 }
 
 // source comes before the chains of CNI and kube-proxy, at priority 100.
-// The first source NAT of a connection is the only one, so giving a connection
-// the source that it has keeps theirs from changing it.
+// Only the first source NAT of a connection takes effect, so translating a source
+// to itself keeps theirs from changing it.
 func (b *rulesBuilder) source() ruleChain {
 	c := ruleChain{name: "source", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: 90}
 	for _, f := range families() {
@@ -506,7 +506,7 @@ func (b *rulesBuilder) forward() ruleChain {
 	return c
 }
 
-// fromTunnel is closed but for answers and what is listed.
+// fromTunnel accepts only answers and listed flows.
 func (b *rulesBuilder) fromTunnel() ruleChain {
 	c := ruleChain{name: "from-tunnel"}
 	for _, f := range families() {
@@ -526,8 +526,8 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 	return c
 }
 
-// transit is what passes from one peer to another: what is listed for the source and the
-// destination together, and answers to that. Classes of whole prefixes open nothing of a third.
+// transit accepts what may pass from one peer to another: flows that are listed for the source and the
+// destination together, and answers to them. Classes of whole prefixes open no flows to a third.
 func (b *rulesBuilder) transit() ruleChain {
 	c := ruleChain{name: "transit"}
 	c.add("answers", ctState(expr.CtStateBitESTABLISHED), reply(), accept())
@@ -542,9 +542,9 @@ func (b *rulesBuilder) transit() ruleChain {
 }
 
 // exposure accepts answers to flows that the local side opened and flows that
-// are listed. What answers is known by its direction: a flow that the peer
-// opened is looked up again for each packet, so that closing one cuts it. However
-// many peers there are, that takes a lookup of the source, which leads to the chain of
+// are listed. Answers are recognised by their direction: a flow that the peer
+// opened is looked up again for each packet, so that closing it cuts it. For any
+// number of peers that takes a lookup of the source, which leads to the chain of
 // its class, and one or two there.
 func (b *rulesBuilder) exposure(c *ruleChain) {
 	c.add("answers", ctState(expr.CtStateBitESTABLISHED), reply(), accept())
@@ -560,7 +560,7 @@ func (b *rulesBuilder) exposure(c *ruleChain) {
 	}
 }
 
-// refuse drops what is not exposed. What comes from peers is counted by their aliases.
+// refuse drops packets that are not exposed. Those of peers are counted by their aliases.
 func (b *rulesBuilder) refuse(c *ruleChain) {
 	for _, f := range families() {
 		if b.has(setRefused, f) {
@@ -570,7 +570,7 @@ func (b *rulesBuilder) refuse(c *ruleChain) {
 	c.rules = append(c.rules, drop(NotExposed, ""))
 }
 
-// reply matches what answers the side that opened the flow.
+// reply matches answers to the side that opened the flow.
 func reply() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION},
@@ -578,7 +578,7 @@ func reply() []expr.Any {
 	}
 }
 
-// toTunnel lets only pods, and answers of Services and hosts, out.
+// toTunnel lets only packets of pods, and answers of Services and hosts, pass.
 func (b *rulesBuilder) toTunnel() ruleChain {
 	c := ruleChain{name: "to-tunnel"}
 	six := ipv6()
@@ -624,7 +624,7 @@ func (b *rulesBuilder) input() ruleChain {
 	return c
 }
 
-// callers lets nobody but this cluster's own agent and nodes see the relay.
+// callers accepts only this cluster's own agent and nodes at the relay.
 func (b *rulesBuilder) callers(c *ruleChain) {
 	for _, f := range families() {
 		if !b.has(setRelays, f) {
@@ -638,9 +638,9 @@ func (b *rulesBuilder) callers(c *ruleChain) {
 	}
 }
 
-// output keeps the node from sending redirects to pods elsewhere. What it carries
-// enters and leaves by the same device, so the kernel finds that the sender could do
-// without it; but only it knows the way. The device's own setting cannot stop that: the
+// output keeps the node from sending ICMP redirects to pods elsewhere. The packets that it carries
+// enter and leave by the same device, so the kernel assumes that the sender could reach the next hop
+// itself; but only this node knows the way. The device's own setting cannot stop that: the
 // one for all devices overrides it.
 func (b *rulesBuilder) output() ruleChain {
 	c := ruleChain{name: "output", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: -5}
@@ -666,8 +666,8 @@ func (c ruleChain) sum() string {
 	for _, r := range c.rules {
 		fmt.Fprintf(h, "rule %s\n", r.text)
 		for _, e := range r.exprs {
-			// Marshalling fails for no expression used here; were it to,
-			// the batch would fail in the same way and say so.
+			// Marshalling never fails for the expressions used here; if it did,
+			// the batch would fail in the same way with an error.
 			data, _ := expr.Marshal(unix.NFPROTO_INET, e)
 			fmt.Fprintf(h, "%x\n", data)
 		}

@@ -32,8 +32,8 @@ func (f family) translateSingle(offset uint32, set string, end expr.VerdictKind)
 	)}
 }
 
-// quote rewrites an address in a packet that is quoted in an ICMP error, if the error itself has
-// an address in a prefix.
+// quote rewrites an address in a packet that is quoted in an ICMP error, if an address of the error
+// itself is in a prefix.
 func (f family) quote(text string, offset, quoted uint32, at, from, to netip.Prefix) chainRule {
 	return chainRule{text: text + " in errors", exprs: slices.Concat(
 		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, at), f.isError(), f.quoted(quoted, from, to),
@@ -45,8 +45,8 @@ func (f family) isError() []expr.Any {
 	return slices.Concat(l4proto(f.icmp), load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix))
 }
 
-// errors makes a chain that rewrites what is quoted in ICMP errors, whichever node they are of: that of
-// a router has another prefix than the packet that it is about. Nothing is rewritten twice.
+// errors makes a chain that rewrites the packets quoted in ICMP errors of any node: the address of
+// a router is in another prefix than those of the quoted packet. No packet is rewritten twice.
 func (f family) errors(name string, quoted uint32, mappings [][2]netip.Prefix, singles string) ruleChain {
 	c := ruleChain{name: name}
 	for _, m := range mappings {
@@ -82,8 +82,8 @@ func (f family) quoted(quoted uint32, from, to netip.Prefix) []expr.Any {
 		f.inPrefix(expr.PayloadBaseTransportHeader, quotedAt, from),
 		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), f.move(to),
 		// The quoted IPv4 header has a checksum of its own, which evens the
-		// change out for the one of ICMP. The quoted transport checksum is of
-		// no interest to anyone.
+		// change out for the one of ICMP. The quoted transport checksum is not
+		// verified.
 		[]expr.Any{&expr.Payload{
 			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
 			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
@@ -91,8 +91,8 @@ func (f family) quoted(quoted uint32, from, to netip.Prefix) []expr.Any {
 	)
 }
 
-// sumAt is where the checksum is that covers an address. IPv6 has no header checksum, but the netlink library sends the flag for
-// the transport checksum only together with the offset of one. The kernel
+// sumAt returns the offset of the checksum that covers an address. IPv6 has no header checksum, but the
+// netlink library sends the flag for the transport checksum only together with such an offset. The kernel
 // fixes checksums before it writes the address, so an offset inside the
 // address is overwritten at once.
 func (f family) sumAt(offset uint32) uint32 {

@@ -11,7 +11,7 @@ import (
 
 // Remap moves an address from one prefix to another of the same family and
 // length and keeps the host part: 10.200.3.7 from 10.200.0.0/16 to
-// 10.241.0.0/16 is 10.241.3.7. It is what the fabric does to packets. False if
+// 10.241.0.0/16 is 10.241.3.7. The fabric does the same to packets. It returns false if
 // the address is not inside from or the two prefixes do not fit together.
 func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
 	return cidr.Remap(addr, from, to)
@@ -20,8 +20,8 @@ func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
 // prefixMask is the network mask, in network byte order.
 func prefixMask(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), p.Addr().BitLen()) }
 
-// Overlay is the address of a node inside the tunnels, the same wherever it is
-// computed: an IPv6 unique local address (RFC 4193) whose first 64 bits come
+// Overlay returns the address of a node inside the tunnels. All nodes compute the
+// same: an IPv6 unique local address (RFC 4193) whose first 64 bits come
 // from the cluster ID (fd, then 56 bits of SHA-256 in place of the random
 // global ID and the subnet) and whose last 64 bits come from both names.
 func Overlay(clusterID, node string) netip.Addr {
@@ -31,8 +31,8 @@ func Overlay(clusterID, node string) netip.Addr {
 	return netip.AddrFrom16(addr)
 }
 
-// overlayPrefix is the /64 that the overlay addresses of all nodes of a cluster
-// are in. A peer is believed no address outside of its own.
+// overlayPrefix is the /64 of the overlay addresses of all nodes of a cluster.
+// Addresses that a peer announces outside of its own are refused.
 func overlayPrefix(clusterID string) netip.Prefix {
 	sum := sha256.Sum256([]byte("entente overlay cluster\x00" + clusterID))
 	var a [16]byte
@@ -41,11 +41,11 @@ func overlayPrefix(clusterID string) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// Aggregate returns at most so many prefixes that hold all of these, sorted, and how
-// many of these they do not hold because there is no sound way. Where they are few
-// they are as they are. Else those of a family are widened, by coverStep bits at a
-// time, so that one more seldom changes the others. A widened one overlaps nothing
-// of avoid.
+// Aggregate returns at most most prefixes that cover all of prefixes, sorted, and how
+// many are left uncovered because they cannot be widened. Few prefixes
+// are returned unchanged. Otherwise those of a family are widened, by coverStep bits at a
+// time, so that one more prefix seldom changes the others. A widened one overlaps none
+// in avoid.
 func Aggregate(prefixes []netip.Prefix, most int, avoid []netip.Prefix) (out []netip.Prefix, left int) {
 	out = cidr.Of(prefixes...)
 	for widen := coverStep; len(out) > most && widen <= coverMost; widen += coverStep {
@@ -63,8 +63,8 @@ func Aggregate(prefixes []netip.Prefix, most int, avoid []netip.Prefix) (out []n
 	return out, left
 }
 
-// widened returns prefixes widened by so many bits where that is sound; those of a
-// family that has few stay.
+// widened returns prefixes widened by some bits where the result is valid and overlaps none in avoid;
+// those of a family with few prefixes stay.
 func widened(prefixes []netip.Prefix, widen, few int, avoid []netip.Prefix) []netip.Prefix {
 	count := map[int]int{}
 	for _, p := range prefixes {
@@ -81,7 +81,7 @@ func widened(prefixes []netip.Prefix, widen, few int, avoid []netip.Prefix) []ne
 	return out
 }
 
-// After is the first address after a prefix; not valid at the end of the address space.
+// After returns the first address after a prefix; it is invalid at the end of the address space.
 func After(p netip.Prefix) netip.Addr {
 	last := p.Masked().Addr().AsSlice()
 	for i, m := range prefixMask(p) {

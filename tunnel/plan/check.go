@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// check says why nothing of a peer can be used.
+// check returns why a peer cannot be used at all.
 func (p *planner) check(q Peer) error {
 	switch {
 	case q.ClusterID == "":
@@ -24,7 +24,7 @@ func (p *planner) check(q Peer) error {
 	return nil
 }
 
-// leftOut collects what of a peer is left out, so that one problem tells of all of a kind.
+// leftOut collects the parts of a peer that are left out, so that one problem reports all of a kind.
 type leftOut struct {
 	count int
 	first error
@@ -37,8 +37,8 @@ func (l *leftOut) add(n int, format string, args ...any) {
 	l.count += n
 }
 
-// tell makes a problem of what is left out.
-func (p *planner) tell(peer, kind string, l leftOut) {
+// reportLeftOut adds a problem for the parts that are left out.
+func (p *planner) reportLeftOut(peer, kind string, l leftOut) {
 	switch {
 	case l.count == 1:
 		p.problem(peer, "%s is left out: %v", kind, l.first)
@@ -47,7 +47,7 @@ func (p *planner) tell(peer, kind string, l leftOut) {
 	}
 }
 
-// fit returns what of a peer can be used: no part of it keeps another from its way.
+// fit returns the parts of a peer that can be used. An invalid part does not affect the others.
 func (p *planner) fit(q Peer) Peer {
 	q.Remote, q.RemoteBlocks = p.fitRemote(q)
 	q.Local = p.fitLocal(q)
@@ -55,7 +55,7 @@ func (p *planner) fit(q Peer) Peer {
 	return q
 }
 
-// fitRemote returns the aliases that nothing else is at.
+// fitRemote returns the aliases that overlap nothing else.
 func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) {
 	var own cidr.Set
 	var left leftOut
@@ -89,12 +89,12 @@ func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) 
 			blocks = append(blocks, a.Masked())
 		}
 	}
-	p.tell(q.ClusterID, "an alias of the peer", left)
+	p.reportLeftOut(q.ClusterID, "an alias of the peer", left)
 	return prefixes, blocks
 }
 
-// fitLocal returns what the peer calls our prefixes and addresses, as far as that is a
-// bijection, and none is an alias of a peer here.
+// fitLocal returns our prefixes and addresses with the peer's aliases, as far as these are a
+// bijection, and none overlaps an alias of a peer here.
 func (p *planner) fitLocal(q Peer) []Mapping {
 	remote := p.aliases.With(q.Aliases()...)
 	var out []Mapping
@@ -129,12 +129,12 @@ func (p *planner) fitLocal(q Peer) []Mapping {
 		}
 		out = append(out, Mapping{Real: m.Real.Masked(), Alias: m.Alias.Masked()})
 	}
-	p.tell(q.ClusterID, "a prefix or address of ours", left)
+	p.reportLeftOut(q.ClusterID, "a prefix or address of ours", left)
 	return out
 }
 
-// fitGateways returns the gateways that can be peers of the device. Whose keys they have is
-// found out later.
+// fitGateways returns the gateways that can be peers of the device. Keys of other clusters are
+// found later.
 func (p *planner) fitGateways(q Peer) []Gateway {
 	own := overlayPrefix(q.ClusterID)
 	keys, names, overlays := map[PublicKey]bool{}, map[string]bool{}, map[netip.Addr]bool{}
@@ -171,7 +171,7 @@ func (p *planner) fitGateways(q Peer) []Gateway {
 		}
 		out = append(out, g)
 	}
-	p.tell(q.ClusterID, "a gateway", left)
+	p.reportLeftOut(q.ClusterID, "a gateway", left)
 	return out
 }
 
@@ -191,7 +191,7 @@ func (p *planner) fitEndpoints(q Peer, g Gateway) []string {
 		}
 		out = append(out, e)
 	}
-	p.tell(q.ClusterID, "an endpoint of gateway "+g.Node, left)
+	p.reportLeftOut(q.ClusterID, "an endpoint of gateway "+g.Node, left)
 	return out
 }
 
@@ -224,7 +224,7 @@ func checkPrefix(p netip.Prefix) error {
 	six := func(a, b byte, bits int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom16([16]byte{a, b}), bits)
 	}
-	// Made, not parsed: there are thousands of addresses to check.
+	// Constructed, not parsed: there are thousands of addresses to check.
 	for _, special := range [...]netip.Prefix{
 		four(0, 8), four(127, 8), linkLocal4, four(224, 3), six(0, 0, 32), six(0xfe, 0x80, 10), six(0xff, 0, 8),
 	} {
@@ -267,8 +267,8 @@ func checkEndpoint(e string, aliases cidr.Set) error {
 	return nil
 }
 
-// observed is where a gateway is seen and can be dialled. That is others' word, and what is
-// useless of it is left out.
+// observed returns the addresses at which a gateway is seen and can be dialled. Others report them, so
+// unusable ones are left out.
 func observed(g Gateway, aliases []netip.Prefix) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, e := range g.Observed[:min(len(g.Observed), maxObserved)] {
@@ -280,7 +280,8 @@ func observed(g Gateway, aliases []netip.Prefix) []netip.AddrPort {
 	return out
 }
 
-// CheckDial refuses addresses that no peer can be at: not inside of a tunnel, as the aliases are.
+// CheckDial refuses addresses that cannot be a peer's endpoint, among them aliases, which are inside of
+// a tunnel.
 func CheckDial(addr netip.Addr, aliases cidr.Set) error {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {

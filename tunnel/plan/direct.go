@@ -18,23 +18,23 @@ import (
 // WireGuard accepts a source from one peer of the device only, and the aliases of a cluster's
 // pods belong to its carrier. Were they moved to the node of the pod, both nodes would have to do
 // so in the same moment, and each packet in between would be dropped. So between the nodes of two
-// pods packets have other addresses: the aliases in their direct form. A node accepts both all
-// the time, each node decides by itself which way it sends, and nothing is lost when it changes
-// its mind.
+// pods packets have other addresses: the aliases in their direct form. A node accepts both forms all
+// the time, each node decides by itself which way it sends, and no packet is lost when it changes
+// the way.
 //
-// A node sends directly once the other has told it that it accepts the packets: by a digest of
-// which pods each of the two has, so that both mean the same.
+// A node sends directly once the other has announced that it accepts the packets, by a digest of
+// the pods that each of the two has, so that both mean the same pods.
 
 // DirectBits4 and DirectByte6 make the direct form of an address: the first four bits of an IPv4
-// address are set (240.0.0.0/4, which nobody uses), the first byte of an IPv6 address is 0xfc (the
-// half of the unique local addresses that RFC 4193 left undefined). Aliases are never
-// so short that this would change the part that tells pods apart.
+// address are set (240.0.0.0/4, which is not in use), the first byte of an IPv6 address is 0xfc (the
+// half of the unique local addresses that RFC 4193 left undefined). The prefixes of aliases are always
+// longer than the part that this changes.
 const (
 	DirectBits4 = 0xf0
 	DirectByte6 = 0xfc
 )
 
-// DirectForm is the direct form of an alias.
+// DirectForm returns the direct form of an alias.
 func DirectForm(alias netip.Prefix) netip.Prefix {
 	b := alias.Masked().Addr().AsSlice()
 	if len(b) == 4 {
@@ -53,7 +53,7 @@ type RemoteNode struct {
 	Gateway
 	// IsGateway says that it is one of the peer's gateways.
 	IsGateway bool
-	// Aliases are those of its pods. None overlaps one of another node. Sorted.
+	// Aliases are those of its pods. Those of two nodes do not overlap. Sorted.
 	Aliases []netip.Prefix
 }
 
@@ -62,35 +62,35 @@ type Direct struct {
 	RemoteNode
 	// Use says that packets pass the tunnel.
 	Use bool
-	// Told is what the other node told last: see agreement. Standing says that it has not told
-	// anything yet, and that packets were sent to it directly before.
-	Told     uint64
-	Standing bool
-	// Leaving says that the tunnel is about to be given up. The other node is told so first.
+	// Received is the agreement that the other node announced last. Inherited says that it has not
+	// announced one yet, and that packets were sent to it directly before this process began.
+	Received  uint64
+	Inherited bool
+	// Leaving says that the tunnel is about to be given up, which is announced to the other node first.
 	Leaving bool
 }
 
-// DirectPeer is what is reached directly of one peer, and by whom.
+// DirectPeer says which pods of a peer this node reaches directly, and for which of its own pods.
 type DirectPeer struct {
 	Cluster string
 	// Remote are the aliases of the peer.
 	Remote []netip.Prefix
-	// Local are the prefixes of this node's pods, as peers were told, with what the peer calls
-	// them. Others neither send nor receive directly.
+	// Local are the prefixes of this node's pods that were announced to peers, with the peer's aliases
+	// for them. Other pods neither send nor receive directly.
 	Local []Mapping
-	// Open are the aliases of pods to which packets are sent directly. Sorted.
+	// Open are the aliases of pods to which this node sends directly. Sorted.
 	Open []netip.Prefix
 }
 
 // RemoteNodes returns the nodes of all peers that can be reached directly, in the order of the
-// peers and of their own names. What a peer announces is checked: a node that has a prefix which
-// is not in the peer's own, or overlaps that of a node before it, is left out, and its pods are
+// peers and of their own names. Announcements are checked: a node with a prefix that is
+// outside of the peer's own, or overlaps that of a node before it, is left out, and its pods are
 // reached through carriers.
 func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
 	var aliases cidr.Set // of the peers before
 	room := maxDirectPrefixes
 	for _, q := range d.Peers[:min(len(d.Peers), MaxPeers)] {
-		// The plan leaves these aliases out, too, and says why.
+		// The plan leaves these aliases out, too, and reports why.
 		q.Remote = slices.DeleteFunc(slices.Clone(q.Remote), func(m Mapping) bool { return aliases.Overlaps(m.Alias) })
 		aliases = aliases.With(q.Aliases()...)
 		var taken cidr.Set
@@ -118,7 +118,7 @@ func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
 	return nodes, problems
 }
 
-// announcedNodes are the nodes of a peer that have prefixes, by name; of two with one name the
+// announcedNodes returns the nodes of a peer that have prefixes, by name; of two with the same name the
 // first.
 func announcedNodes(q Peer) []RemoteNode {
 	var out []RemoteNode
@@ -164,7 +164,7 @@ func (q Peer) directAliases(n Gateway, taken cidr.Set) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// within is the alias of a prefix that lies in one that is mapped.
+// within returns the alias of a prefix inside a mapped one, and false if it is in none.
 func within(p netip.Prefix, mappings []Mapping) (netip.Prefix, bool) {
 	if !p.IsValid() || p != p.Masked() {
 		return netip.Prefix{}, false
@@ -178,9 +178,9 @@ func within(p netip.Prefix, mappings []Mapping) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// DirectPods returns, by the name of each node, the prefixes of its pods that peers are told, so
-// that they reach these pods directly: inside of the prefixes that peers know, without what other nodes have,
-// and at most so many, the largest of them.
+// DirectPods returns, by the name of each node, the prefixes of its pods to announce to peers, so
+// that they reach these pods directly: those inside the prefixes that peers know, without those of
+// other nodes, and the largest most of them.
 func DirectPods(nodes []Node, known []netip.Prefix, most int) map[string][]netip.Prefix {
 	nodes, _ = ownPods(nodes)
 	var all []netip.Prefix
@@ -203,9 +203,9 @@ func DirectPods(nodes []Node, known []netip.Prefix, most int) map[string][]netip
 	return out
 }
 
-// agreement is what two nodes of different clusters tell each other: a digest of the pods that
-// each has, as the other calls them. They are equal only if both mean the same, and never zero,
-// which says that nothing is accepted directly.
+// agreement is what two nodes of different clusters announce to each other: a digest of the pods that
+// each has, by the aliases of the other. The digests are equal only if both mean the same pods. They are
+// never zero, which means that nothing is accepted directly.
 func agreement(cluster string, pods []netip.Prefix, other string, others []netip.Prefix) uint64 {
 	if cluster > other {
 		cluster, pods, other, others = other, others, cluster, pods
@@ -221,8 +221,8 @@ func agreement(cluster string, pods []netip.Prefix, other string, others []netip
 	return max(binary.BigEndian.Uint64(h.Sum(nil)), 1)
 }
 
-// directs plans what is reached directly. It comes after all peers, for a direct form must be
-// nobody's address.
+// directs plans what is reached directly. It runs after all peers, since a direct form must not be in
+// use as another address.
 func (p *planner) directs() {
 	if !p.hasAnnounced() {
 		return
@@ -240,7 +240,7 @@ func (p *planner) directs() {
 	}
 }
 
-// hasAnnounced says that all pods that peers were told of are on this node.
+// hasAnnounced reports whether all pods that were announced to peers are on this node.
 func (p *planner) hasAnnounced() bool {
 	own := cidr.Of(p.out.Own...).Except(p.owned)
 	for _, a := range p.d.Announced {
@@ -251,7 +251,7 @@ func (p *planner) hasAnnounced() bool {
 	return len(p.d.Announced) > 0
 }
 
-// covered says that all addresses of a prefix are in some of these.
+// covered reports whether all addresses of a prefix are in some of others.
 func covered(p netip.Prefix, in []netip.Prefix) bool {
 	var inside []netip.Prefix
 	for _, q := range in {
@@ -269,8 +269,8 @@ func covered(p netip.Prefix, in []netip.Prefix) bool {
 	return covered(lower, inside) && covered(upper, inside)
 }
 
-// direct plans what of a peer is reached directly. used is what no direct form may overlap; it
-// returns that together with those of this peer.
+// direct plans which pods of a peer are reached directly. No direct form may overlap used; direct
+// returns used with the direct forms of this peer added.
 func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Prefix {
 	out := DirectPeer{Cluster: q.ClusterID}
 	var pods []netip.Prefix // of this node, as the peer calls them
@@ -307,7 +307,7 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 		if !d.Leaving {
 			w.Agreement = agreement(p.d.ClusterID, pods, q.ClusterID, d.Aliases)
 		}
-		if w.Direct = d.Use && w.Agreement != 0 && (d.Told == w.Agreement || d.Standing); w.Direct {
+		if w.Direct = d.Use && w.Agreement != 0 && (d.Received == w.Agreement || d.Inherited); w.Direct {
 			out.Open = append(out.Open, d.Aliases...)
 			for _, a := range d.Aliases {
 				p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: w.Overlay, Direct: true})
@@ -319,8 +319,8 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 	return used
 }
 
-// directPeer is the WireGuard peer that a node is: a gateway that is one already, or a new one.
-// It is nil where the node announces what another has.
+// directPeer returns the WireGuard peer for a node: that of a gateway that has one already, or a new one.
+// It returns nil if the node announces the key or the overlay address of another.
 func (p *planner) directPeer(q Peer, d Direct) *WireGuardPeer {
 	for _, w := range p.remote {
 		if w.Cluster == q.ClusterID && w.Node == d.Node {
@@ -328,7 +328,7 @@ func (p *planner) directPeer(q Peer, d Direct) *WireGuardPeer {
 		}
 	}
 	if d.IsGateway && p.self.Gateway {
-		return nil // it was left out, and why was said
+		return nil // it was left out, which was reported
 	}
 	overlay := GatewayOverlay(q, d.Gateway)
 	who := "node " + d.Node + " of " + q.ClusterID

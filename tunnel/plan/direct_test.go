@@ -19,7 +19,7 @@ func TestDirectFormKeepsWhatTellsPodsApart(t *testing.T) {
 	}
 }
 
-// direct is a home whose peer tells of its nodes.
+// direct is a home whose peer announces its nodes.
 func direct() Desired {
 	d := home("worker")
 	d.Announced = []netip.Prefix{pfx("10.200.2.0/24")}
@@ -103,8 +103,8 @@ func TestNodesBeyondTheGatewaysOfThePlanAreNone(t *testing.T) {
 	}
 }
 
-// planDirect is the plan in which there are tunnels to all nodes that a peer tells of, which tell
-// what they are told.
+// planDirect is the plan in which there are tunnels to all nodes that a peer announces, which announce
+// the agreements that they receive.
 func planDirect(t interface{ Fatal(...any) }, d Desired, o Observed) Layout {
 	nodes, _ := RemoteNodes(d)
 	for _, n := range nodes {
@@ -117,7 +117,7 @@ func planDirect(t interface{ Fatal(...any) }, d Desired, o Observed) Layout {
 	for i, n := range o.Direct {
 		for _, w := range l.Peers {
 			if w.Cluster == n.Cluster && w.Node == n.Node {
-				o.Direct[i].Told = w.Agreement
+				o.Direct[i].Received = w.Agreement
 			}
 		}
 	}
@@ -144,9 +144,9 @@ func TestPlanBindsANodeToItsOwnPods(t *testing.T) {
 
 func TestPlanGoesThroughCarriersWhereNotAllIsWell(t *testing.T) {
 	for name, change := range map[string]func(*Desired, *Observed){
-		"peers were told nothing of this node":       func(d *Desired, _ *Observed) { d.Announced = nil },
-		"a pod that peers were told of is elsewhere": func(d *Desired, _ *Observed) { d.Announced = append(d.Announced, pfx("10.200.1.0/24")) },
-		"a pod of another node is among them":        func(d *Desired, _ *Observed) { d.Nodes[0].PodCIDRs = append(d.Nodes[0].PodCIDRs, pfx("10.200.2.9/32")) },
+		"nothing of this node was announced":  func(d *Desired, _ *Observed) { d.Announced = nil },
+		"an announced pod is on another node": func(d *Desired, _ *Observed) { d.Announced = append(d.Announced, pfx("10.200.1.0/24")) },
+		"a pod of another node is among them": func(d *Desired, _ *Observed) { d.Nodes[0].PodCIDRs = append(d.Nodes[0].PodCIDRs, pfx("10.200.2.9/32")) },
 		"aliases are of 240.0.0.0/4": func(d *Desired, _ *Observed) {
 			d.Peers[0].Remote[0].Alias = pfx("250.242.0.0/16")
 		},
@@ -163,7 +163,7 @@ func TestPlanGoesThroughCarriersWhereNotAllIsWell(t *testing.T) {
 			}
 			for _, w := range l.Peers {
 				if w.Agreement != 0 {
-					t.Errorf("%s is told that it may send directly", w.Node)
+					t.Errorf("%s gets an agreement, and so may send directly", w.Node)
 				}
 			}
 		})

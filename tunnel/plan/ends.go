@@ -8,14 +8,14 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// Ends is what is probed end to end of one peer, and from where: between this node's own addresses
+// Ends are the end-to-end probes between this node and one peer: between this node's own addresses
 // among its pods' and those of the peer's nodes.
 type Ends struct {
 	Cluster string
 	// Way is the overlay address of the node that packets to it are sent to.
 	Way netip.Addr
-	// Sources are this node's own addresses that the peer has names for. They are probed from,
-	// and are all that the peer's nodes may probe.
+	// Sources are this node's own addresses that have an alias at the peer. This node probes from
+	// them, and the peer's nodes may probe only them.
 	Sources []netip.Addr
 	// Probers are the addresses of the peer's nodes that may probe Sources, by the aliases
 	// under which we know them. Sorted.
@@ -30,8 +30,8 @@ type EndTarget struct {
 	Addr netip.Addr
 }
 
-// ends plans what is probed of a peer end to end, in families in which both ends have an
-// address that the other knows. What a peer announces beyond its own aliases is left out.
+// ends plans the end-to-end probes of a peer, in families in which both ends have an
+// address that the other knows. Addresses outside of the peer's aliases are left out.
 func (p *planner) ends(q Peer, aliases []netip.Prefix, way netip.Addr) {
 	out := Ends{Cluster: q.ClusterID, Way: way}
 	for _, s := range p.out.Sources {

@@ -15,16 +15,16 @@ import (
 
 // Exposure lets each of its sources open flows to each of its destinations.
 type Exposure struct {
-	// Name tells the exposures of a peer apart. Required, unique.
+	// Name identifies an exposure of a peer. Required, unique.
 	Name string
 	// Third is the ID of the other peer whose addresses Destinations are, which have to be in
-	// Transit; empty where they are this cluster's own. With AnySource nothing of a third is open.
+	// Transit; empty where they are this cluster's own. It must be empty with AnySource.
 	Third string
 	// AnySource makes every address of the peer's prefixes a source.
 	AnySource bool
 	// Sources are addresses of the peer, by the alias under which we know them.
 	Sources []netip.Addr
-	// Destinations are what they reach.
+	// Destinations are where the sources may open flows to.
 	Destinations []Destination
 }
 
@@ -32,7 +32,7 @@ type Exposure struct {
 type Destination struct {
 	// Addr is the pod's real address.
 	Addr netip.Addr
-	// Protocol is the IP protocol; zero is any protocol, and then any port.
+	// Protocol is the IP protocol; zero means any protocol and any port.
 	Protocol Protocol
 	// Port is the destination port; zero together with Protocol.
 	Port uint16
@@ -48,23 +48,23 @@ const (
 	SCTP Protocol = 132
 )
 
-// Class is what sources have in common that reach the same destinations for the
-// same reason. It depends on the peer's ID and on the names of exposures, so it
+// Class identifies the sources that are in the same exposures, and so reach the same
+// destinations. It depends on the peer's ID and on the names of exposures, so it
 // stays when their sources and destinations change.
 type Class [16]byte
 
-// Inbound is what peers may open, in the form in which a packet is decided upon:
-// its source gives a class, and class and destination together are listed or
+// Inbound are the flows that peers may open, in the form in which packets are matched:
+// the source gives a class, and class and destination together are listed or
 // not. Its size is the sum of sources and destinations, not their product. All
-// of it is sorted and without duplicates.
+// lists are sorted and without duplicates.
 type Inbound struct {
-	// Prefixes are aliases of peers of which every address has the class. None
-	// overlaps another.
+	// Prefixes are aliases of peers of which every address has the class. They do
+	// not overlap.
 	Prefixes []PrefixClass
 	// Sources are single addresses; each appears once. One that also lies in
 	// Prefixes has both classes.
 	Sources []SourceClass
-	// Open is what sources of a class may open flows to.
+	// Open are the destinations to which sources of a class may open flows.
 	Open []Opening
 }
 
@@ -86,7 +86,7 @@ type Opening struct {
 	Destination
 }
 
-// classOf is the class of sources that are in all of these exposures of a peer.
+// classOf returns the class of sources that are in all of these exposures of a peer.
 func classOf(peer, kind string, exposures []string) Class {
 	h := sha256.New()
 	for _, s := range append([]string{peer, kind}, exposures...) {
@@ -96,7 +96,7 @@ func classOf(peer, kind string, exposures []string) Class {
 	return Class(h.Sum(nil)[:16])
 }
 
-// checkExposures tells what is wrong with the form of a peer's exposures.
+// checkExposures returns what is malformed in a peer's exposures.
 func checkExposures(exposures []Exposure) error {
 	seen := map[string]bool{}
 	for _, e := range exposures {
@@ -113,8 +113,8 @@ func checkExposures(exposures []Exposure) error {
 	return nil
 }
 
-// open takes in what a peer may open. What does not fit the addresses of both
-// sides stays closed and is told, and so does what exceeds maxInbound.
+// open adds the flows that a peer may open. Flows that do not fit the addresses of both
+// sides, or exceed maxInbound, stay closed and are reported.
 func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	if err := checkExposures(q.Inbound); err != nil {
 		p.problem(q.ClusterID, "nothing is open to it: %v", err)
@@ -123,7 +123,7 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	b := opener{peer: q.ClusterID, room: maxInbound, classes: map[Class]bool{}}
 	var anySource []Exposure
 	known, theirs := reachable(q), cidr.Set(aliases)
-	reasons := map[netip.Addr][]Exposure{} // what each source is named by
+	reasons := map[netip.Addr][]Exposure{} // the exposures that name each source
 	for _, e := range q.Inbound {
 		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known[e.Third].Contains(d.Addr) })
 		switch {
@@ -150,8 +150,8 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 			}
 		}
 	}
-	// Addresses that one exposure names come before those that several name, which
-	// take room of their own.
+	// Addresses that one exposure names come before those that several name, since each
+	// combination of exposures takes room of its own.
 	sources := slices.SortedFunc(maps.Keys(reasons), func(a, b netip.Addr) int {
 		return cmp.Or(cmp.Compare(len(reasons[a]), len(reasons[b])), a.Compare(b))
 	})
@@ -166,8 +166,8 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	p.reportClosed(q, b)
 }
 
-// reachable returns what a peer has names for, by the ID of the other peer whose it is; our own is
-// that of none.
+// reachable returns the addresses for which a peer has aliases, by the ID of the other peer that has
+// them; the empty ID is that of our own.
 func reachable(q Peer) map[string]cidr.Set {
 	prefixes := map[string][]netip.Prefix{}
 	for _, m := range q.Local {
@@ -203,15 +203,15 @@ func (p *planner) reportClosed(q Peer, b opener) {
 type opener struct {
 	peer    string
 	room    int  // of maxInbound
-	full    bool // something found no room
+	full    bool // some flows found no room
 	crowded bool // there were more classes than maxClasses
 	classes map[Class]bool
 	out     Inbound
 	foreign []netip.Addr  // sources that are not the peer's
-	beyond  []Destination // destinations that the peer has no name for
+	beyond  []Destination // destinations for which the peer has no alias
 }
 
-// take uses up room, if there is enough.
+// take reserves room for n entries, if there is enough.
 func (b *opener) take(n int) bool {
 	if n > b.room {
 		b.full = true
@@ -234,8 +234,8 @@ func (b *opener) fit(destinations []Destination, reachable func(Destination) boo
 	return out
 }
 
-// class returns the class of sources that these exposures name, and whether it
-// has anything open.
+// class returns the class of sources that these exposures name, and whether any
+// destination is open to it.
 func (b *opener) class(kind string, exposures []Exposure) (Class, bool) {
 	var names []string
 	for _, e := range exposures {
@@ -291,7 +291,7 @@ func (p Protocol) String() string {
 	}
 }
 
-// ParseProtocol reads what String wrote.
+// ParseProtocol reads the form of String.
 func ParseProtocol(s string) (Protocol, error) {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		if strings.EqualFold(s, p.String()) {

@@ -132,7 +132,7 @@ func TestPlanLeavesClosedWhatDoesNotFit(t *testing.T) {
 				t.Error("the peer lost its tunnel")
 			}
 			if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "away" && strings.Contains(p.Text, tt.want) }) {
-				t.Errorf("problems %v, want one that tells %q", got.Problems, tt.want)
+				t.Errorf("problems %v, want one with %q", got.Problems, tt.want)
 			}
 		})
 	}

@@ -15,7 +15,7 @@ const redacted = "[redacted]"
 
 var errKey = errors.New("not a WireGuard key: must be 32 bytes in base64")
 
-// PublicKey identifies a node's device to others. It is no secret.
+// PublicKey identifies a node's device to others. It is not a secret.
 type PublicKey [keyLen]byte
 
 // PresharedKey is mixed into the handshakes of one peering, so that tunnels of
@@ -44,10 +44,10 @@ func (k *PublicKey) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// IsZero tells whether the key is missing.
+// IsZero reports whether the key is missing.
 func (k PublicKey) IsZero() bool { return k == PublicKey{} }
 
-// IsZero tells whether the key is missing.
+// IsZero reports whether the key is missing.
 func (k PresharedKey) IsZero() bool { return k == PresharedKey{} }
 
 // Format hides the key from every verb of fmt.

@@ -10,23 +10,22 @@ const (
 	// maxNodes is the number of nodes of the home cluster.
 	maxNodes = 5000
 	// MaxNodePrefixes is the number of pod prefixes of one node of the home cluster. A
-	// kubelet runs 110 pods unless it is told otherwise, and few network plugins give each
-	// one of its own.
+	// kubelet runs 110 pods by default, and few network plugins allocate a prefix for each.
 	MaxNodePrefixes = 256
 	// maxGateways is the number of gateways that one peer announces.
 	maxGateways = 64
 	// maxRemoteNodes is the number of nodes beside its gateways that one peer announces.
 	maxRemoteNodes = 64
-	// MaxDirectPods is the number of prefixes of one node's pods that peers are told, and
+	// MaxDirectPods is the number of prefixes of one node's pods that are announced to peers, and
 	// maxDirectPrefixes that of all nodes of all peers.
 	MaxDirectPods     = 16
 	maxDirectPrefixes = 1 << 14
-	// maxProbed is the number of nodes that probe ways to here end to end of one peer, and
+	// maxProbed is the number of nodes of one peer that may probe this node end to end, and
 	// maxEnds how many of these one node probes.
 	maxProbed = maxGateways + maxRemoteNodes
 	maxEnds   = 64
 	// MaxEndProbes is the number of end-to-end probes of one peer that a node takes in a
-	// second. Where all nodes of a large cluster probe one node there are some 100.
+	// second. Where all nodes of a large cluster probe one node it gets some 100.
 	MaxEndProbes = 128
 	// MaxEndpoints is the number of endpoints of one WireGuard peer.
 	MaxEndpoints = 8
@@ -34,9 +33,8 @@ const (
 	maxObserved = 4
 	// maxEndpointLen is the length of one endpoint, in bytes.
 	maxEndpointLen = 261
-	// maxPrefixes and maxAddresses are the numbers of prefixes, and of single addresses, of
-	// ours that one peer has aliases for, and maxAliases how many prefixes its aliases here
-	// are in.
+	// maxPrefixes and maxAddresses are the numbers of our prefixes, and of our single addresses,
+	// for which one peer has aliases, and maxAliases is the number of prefixes of its aliases here.
 	maxPrefixes  = 16
 	maxAddresses = 4096
 	maxAliases   = 16 + 128
@@ -53,11 +51,11 @@ const (
 	// minBits6 is the shortest IPv6 prefix that may be mapped.
 	minBits6 = 32
 	// coverStep is by how many bits prefixes are widened at a time when there are too
-	// many to tell, coverMost by how many at most.
+	// many to announce, coverMost by how many at most.
 	coverStep = 4
 	coverMost = 8
 )
 
-// keepalive holds NAT mappings open and makes a peer with an endpoint
+// keepalive keeps NAT mappings open and makes a peer with an endpoint
 // handshake without waiting for traffic.
 const keepalive = 25 * time.Second

@@ -21,7 +21,7 @@ func TestAStolenKeyCostsItsOwnerNothing(t *testing.T) {
 		t.Helper()
 		i := slices.IndexFunc(l.Peers, func(w WireGuardPeer) bool { return w.PublicKey == key })
 		if i < 0 {
-			t.Fatalf("nobody has key %v", key)
+			t.Fatalf("no peer has key %v", key)
 		}
 		return l.Peers[i].Cluster + "/" + l.Peers[i].Node
 	}
@@ -43,7 +43,7 @@ func TestAStolenKeyCostsItsOwnerNothing(t *testing.T) {
 					t.Errorf("more than one gateway was refused: %+v", got.Peers)
 				}
 				if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.Text, "announces the same WireGuard key") }) {
-					t.Errorf("problems %v do not tell of it", got.Problems)
+					t.Errorf("problems %v do not report it", got.Problems)
 				}
 			}
 			if !tried["away/x"] || !tried["thief/stolen"] {

@@ -32,7 +32,7 @@ func TestEachPacketArrivesAtThePodItWasMeantFor(t *testing.T) {
 			}
 			for i := range rapid.IntRange(1, 3).Draw(t, "nodes of "+c) {
 				n := plantest.Node{
-					Cluster: c, Name: fmt.Sprint("n", i), Gateway: i == 0 || rapid.Bool().Draw(t, "gateway"), Told: rapid.Bool().Draw(t, "told"),
+					Cluster: c, Name: fmt.Sprint("n", i), Gateway: i == 0 || rapid.Bool().Draw(t, "gateway"), Announced: rapid.Bool().Draw(t, "announced"),
 					Pods: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i)}), 24)},
 				}
 				if j := rapid.IntRange(0, 4).Draw(t, "borrows of"); j < i { // an address of another node's block

@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// Layout is what the kernel of a node should hold: the outcome of [Plan].
+// Layout is the planned state of a node's kernel: the result of [Plan].
 type Layout struct {
 	// Overlay is this node's address inside the tunnels.
 	Overlay netip.Addr
@@ -21,9 +21,9 @@ type Layout struct {
 	Peers []WireGuardPeer
 	// Routes lead into the device.
 	Routes []Route
-	// Translations are done here, on the carrier, for each peer.
+	// Translations are those for the peers that this node carries.
 	Translations []Translation
-	// Direct is what is reached directly, by peer, Counted the aliases to and from which
+	// Direct says which pods are reached directly, by peer. Counted are the aliases to and from which
 	// traffic is counted.
 	Direct  []DirectPeer
 	Counted []netip.Prefix
@@ -31,26 +31,25 @@ type Layout struct {
 	// Others those of home nodes that are reached through the device, Remote
 	// the aliases of all peers. Sorted, none inside another.
 	Own, Home, Others, Remote []netip.Prefix
-	// Hosts are the addresses of this cluster that peers know and that are no pods'. They have
-	// no way back to peers but through the node that sent them a packet. Sorted.
+	// Hosts are the addresses of this cluster that peers know and that are not those of pods. They
+	// reach peers only through the node that sent them a packet. Sorted.
 	Hosts []netip.Prefix
-	// Transit are the addresses of peers that other peers reach through this cluster, and are
+	// Transit are the addresses of peers that other peers reach through this cluster, or are
 	// reached from; Inbound says which reach which. Sorted.
 	Transit []netip.Addr
-	// Closed are the prefixes that packets never leave the node for but through the device: the
-	// pool of aliases without what others use. Sorted.
+	// Closed are the prefixes to which packets leave the node only through the device: the
+	// pool of aliases without the prefixes that others use. Sorted.
 	Closed []netip.Prefix
-	// Names are what peers call addresses of this cluster. What comes out of the device for one
-	// of them was not translated, and goes nowhere.
+	// Names are the peers' aliases for addresses of this cluster. A packet from the device to one
+	// of them was not translated, and is dropped.
 	Names []Names
-	// Masquerades are, for each peer that does not know all pods of this node, those that it
-	// knows.
+	// Masquerades are the pods of this node that each peer knows, for peers that do not know all.
 	Masquerades []Masquerade
 	// Inbound are the flows that peers may open.
 	Inbound Inbound
-	// Ends are what is probed end to end, and from where, by peer. Sorted.
+	// Ends are the end-to-end probes of each peer. Sorted.
 	Ends []Ends
-	// Relay is who reaches this node's relay; zero where it has none.
+	// Relay says who reaches this node's relay; zero without a relay.
 	Relay Relay
 	// Contested says that several clusters announce the same key, which none of them has proven, so
 	// that the plan changes with [Observed.Turn].
@@ -62,34 +61,34 @@ type Layout struct {
 // WireGuardPeer is one peer of the device.
 type WireGuardPeer struct {
 	PublicKey PublicKey
-	// NextKey is the key by which that node will replace it, FormerKey the one that it replaced by
-	// PublicKey, as was announced. The device may have a former one, without AllowedIPs.
+	// NextKey is the announced key by which that node will replace PublicKey, FormerKey the one that
+	// it replaced by PublicKey. The device may have a peer with FormerKey, without AllowedIPs.
 	NextKey, FormerKey PublicKey
 	PresharedKey       PresharedKey
 	Spare              SpareKeys
-	// KeyMissing says that the preshared key is not known: a peer that the
-	// device has keeps its key, and one that it does not have is not added.
+	// KeyMissing says that the preshared key is not known: a peer in the
+	// device keeps its key, and a new one is not added.
 	KeyMissing bool
 	// Endpoints are the candidates to dial, then Observed, then Relay.
 	Endpoints []string
 	Observed  []netip.AddrPort
 	Relay     netip.AddrPort
-	// AllowedIPs are the sources that the peer may use and the destinations sent to it.
+	// AllowedIPs are the sources that the peer may use and the destinations that are sent to it.
 	AllowedIPs []netip.Prefix
 	Keepalive  time.Duration
 	// Cluster is the ID of the cluster that the peer belongs to, Node its name
 	// there, Overlay its address inside the tunnel, which is probed.
 	Cluster, Node string
 	Overlay       netip.Addr
-	// Remote says that it is a node of another cluster, OnDemand that it is there only to be
-	// reached directly.
+	// Remote says that it is a node of another cluster, OnDemand that its tunnel exists only for
+	// direct paths.
 	Remote, OnDemand bool
 	// InBand says that it reaches this node's relay of the peer API.
 	InBand bool
-	// Carries is sent to it: this node claims the traffic to its cluster.
+	// Carries is announced to it: this node claims the traffic to its cluster.
 	Carries bool
-	// Agreement is sent to it: what this node accepts from it directly. Direct says that
-	// packets are sent to it so.
+	// Agreement is announced to it: what this node accepts from it directly. Direct says that
+	// packets are sent to it directly.
 	Agreement uint64
 	Direct    bool
 }
@@ -97,12 +96,12 @@ type WireGuardPeer struct {
 // Route is one route of the fabric.
 type Route struct {
 	Prefix netip.Prefix
-	// Return routes are used only for what comes out of the device, Direct ones only as long
-	// as there is one.
+	// Return routes are used only for packets from the device, Direct ones exist only while the
+	// device does.
 	Return, Direct bool
 	// Source is the address that the node itself sends from. May be zero.
 	Source netip.Addr
-	// Way is the overlay address of the node that packets are sent to; zero for a route to an
+	// Way is the overlay address of the node to which packets are sent; zero for a route to an
 	// overlay address itself.
 	Way netip.Addr
 }
@@ -113,22 +112,22 @@ type Translation struct {
 	// Remote are the aliases of the peer.
 	Remote []netip.Prefix
 	// Local are our prefixes and single addresses, and addresses of other peers that the peer
-	// reaches through this cluster, and what the peer calls them.
+	// reaches through this cluster, with the peer's aliases.
 	Local []Mapping
 }
 
-// Masquerade is which pods of this node a peer knows. What others send to it comes from the
-// node's own address, which it knows.
+// Masquerade says which pods of this node a peer knows. Packets of other pods to it get the
+// node's own address as their source, which the peer knows.
 type Masquerade struct {
 	Cluster string
 	// Remote are the aliases of the peer, of one family.
 	Remote []netip.Prefix
-	// Known are the pods' addresses that it has aliases for. Sorted, none inside another.
+	// Known are the pods' addresses for which it has aliases. Sorted, none inside another.
 	Known []netip.Prefix
 }
 
-// Names are what a peer calls addresses of this cluster, without what is an address of its
-// own. Sorted.
+// Names are a peer's aliases for addresses of this cluster, except those that are also addresses of
+// this cluster. Sorted.
 type Names struct {
 	Cluster  string
 	Prefixes []netip.Prefix
@@ -136,13 +135,13 @@ type Names struct {
 
 // Problem says what is wrong, where, and what to do next.
 type Problem struct {
-	// Peer is the ID of the cluster that is concerned; empty for this node.
+	// Peer is the ID of the cluster that has the problem; empty for this node.
 	Peer string
 	// Text is a sentence for people. It holds no secrets.
 	Text string
 }
 
-// Plan decides what the kernel should hold. It is a pure function. An error means that the
+// Plan decides on the state of the kernel. It is a pure function. An error means that the
 // home cluster's own part is invalid and nothing should be changed; an invalid peer or node
 // is left out and reported in Layout.Problems.
 func Plan(d Desired, o Observed) (Layout, error) {
@@ -169,7 +168,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 	return p.finish(), nil
 }
 
-// Leads says whether traffic to aliases of peers goes to a WireGuard peer.
+// Leads reports whether traffic to aliases of peers goes to a WireGuard peer.
 func (l Layout) Leads(w WireGuardPeer) bool {
 	return slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return cidr.Set(l.Remote).Overlaps(a) })
 }
@@ -180,15 +179,15 @@ type planner struct {
 	o        Observed
 	self     Node
 	out      Layout
-	keys     map[PublicKey]string  // who has a key
-	current  map[PublicKey]bool    // those that are announced as the keys of nodes
-	owners   map[PublicKey]string  // which peer has a key that peers announce
-	overlays map[netip.Addr]string // who has an overlay address
+	keys     map[PublicKey]string  // the node that has a key
+	current  map[PublicKey]bool    // the keys that are announced as current ones
+	owners   map[PublicKey]string  // the peer that has a key that peers announce
+	overlays map[netip.Addr]string // the node that has an overlay address
 	clusters map[string]bool
-	peers    []Peer         // what of them can be used
-	homeNet  cidr.Set       // what no alias may overlap
+	peers    []Peer         // their parts that can be used
+	homeNet  cidr.Set       // prefixes that no alias may overlap
 	aliases  cidr.Set       // those of all peers
-	podNet   cidr.Set       // what pods are in
+	podNet   cidr.Set       // prefixes of pods
 	owned    []netip.Prefix // the pods' prefixes of all nodes, sorted
 	nodes    map[string]*WireGuardPeer
 	remote   []*WireGuardPeer
@@ -241,7 +240,7 @@ func (p *planner) home() error {
 	return nil
 }
 
-// pods checks which prefixes the nodes' pods have.
+// pods checks the prefixes of the nodes' pods.
 func (p *planner) pods() {
 	nodes, problems := ownPods(p.d.Nodes)
 	p.d.Nodes = nodes
@@ -250,10 +249,10 @@ func (p *planner) pods() {
 	}
 }
 
-// ownPods leaves each prefix of pods to one node, and says which are left out. One prefix may be
+// ownPods leaves each prefix of pods to one node, and reports those that are left out. One prefix may be
 // inside another node's: single addresses out of another node's block are common. Two nodes with
-// the same are an error of the network or of one of them: the other's pods are not reached then,
-// and all else is.
+// the same prefix are an error of the network or of one of them: then only the pods in that prefix on
+// the second node are not reached.
 func ownPods(of []Node) (nodes []Node, problems []string) {
 	nodes = slices.Clone(of)
 	owner := map[netip.Prefix]string{}
@@ -266,7 +265,7 @@ func ownPods(of []Node) (nodes []Node, problems []string) {
 			}
 			c = c.Masked()
 			if who, dup := owner[c]; dup {
-				if who != n.Name { // and not the same twice
+				if who != n.Name { // not one node that lists it twice
 					problems = append(problems, fmt.Sprintf("nodes %s and %s both have pods in %v: it is left to %s; see which of them routes it there", who, n.Name, c, who))
 				}
 				continue
@@ -307,15 +306,15 @@ func (p *planner) node(n Node) {
 	}
 	p.nodes[n.Name] = w
 	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
-	// What this node has inside of them goes the way that its network plugin knows. What others
-	// have is left out as well, so that no two nodes have the same route.
+	// This node's own prefixes inside of them are routed by its network plugin. Prefixes of other nodes
+	// are left out as well, so that no two nodes have the same route.
 	for _, c := range cidr.Of(n.PodCIDRs...).Except(p.owned) {
 		p.out.Others = append(p.out.Others, c)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true, Way: overlay})
 	}
 }
 
-// GatewayOverlay is the address inside the tunnel of a gateway of a peer.
+// GatewayOverlay returns the address inside the tunnel of a gateway of a peer.
 func GatewayOverlay(q Peer, g Gateway) netip.Addr {
 	if g.Overlay.IsValid() {
 		return g.Overlay
@@ -323,7 +322,7 @@ func GatewayOverlay(q Peer, g Gateway) netip.Addr {
 	return Overlay(q.ClusterID, g.Node)
 }
 
-// Aliases are the prefixes that all addresses of the peer are known in.
+// Aliases returns the prefixes of all aliases of the peer here.
 func (q Peer) Aliases() []netip.Prefix {
 	out := slices.Clone(q.RemoteBlocks)
 	for _, m := range q.Remote {
@@ -332,7 +331,7 @@ func (q Peer) Aliases() []netip.Prefix {
 	return out
 }
 
-// peer adds what of a peer can be used.
+// peer adds the parts of a peer that can be used.
 func (p *planner) peer(q Peer) {
 	p.clusters[q.ClusterID] = true
 	p.peers = append(p.peers, q)
@@ -374,7 +373,7 @@ func (p *planner) peer(q Peer) {
 	}
 }
 
-// sourceless tells of aliases to which the node itself has no address to send from.
+// sourceless reports the aliases to which the node itself has no address to send from.
 func (p *planner) sourceless(q Peer, aliases []netip.Prefix) {
 	for _, bits := range []int{32, 128} {
 		i := slices.IndexFunc(aliases, func(a netip.Prefix) bool { return a.Addr().BitLen() == bits })
@@ -384,7 +383,7 @@ func (p *planner) sourceless(q Peer, aliases []netip.Prefix) {
 	}
 }
 
-// carrier is who carries a peer, the best of each side where nothing else is known.
+// carrier returns the gateways that carry a peer: the best of each side where nothing else is known.
 func (p *planner) carrier(q Peer) Carrier {
 	t := p.o.Carriers[q.ClusterID]
 	if t.Home == "" {
@@ -399,7 +398,7 @@ func (p *planner) carrier(q Peer) Carrier {
 	return t
 }
 
-// best is the name of the gateway of a cluster with the highest rank; empty if there is none.
+// best returns the name of the gateway of a cluster with the highest rank; empty without a gateway.
 func best[T any](nodes []T, name func(T) (string, bool), cluster, other string) string {
 	found := ""
 	for _, n := range nodes {
@@ -410,8 +409,8 @@ func best[T any](nodes []T, name func(T) (string, bool), cluster, other string) 
 	return found
 }
 
-// way is the overlay address that what is for a peer is sent to: that of its carrier, or of the
-// gateway in use.
+// way returns the overlay address to which packets for a peer are sent: that of its carrier or, on the
+// carrier, of the gateway in use.
 func (p *planner) way(q Peer, t Carrier) netip.Addr {
 	switch {
 	case t.Home == "":
@@ -426,7 +425,7 @@ func (p *planner) way(q Peer, t Carrier) netip.Addr {
 }
 
 // gateways makes the peer's gateways peers of the device of this node, which is a gateway. They
-// are there whether or not this node carries the peer, so that it can at once.
+// are added even if this node does not carry the peer, so that it can take over at once.
 func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	if len(q.Gateways) == 0 {
 		p.problem(q.ClusterID, "the peer has announced no gateway: check its fabric")
@@ -469,7 +468,7 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 }
 
 // keysInUse returns which of its two keys a node uses, and the other one: as the next or the former.
-// A next key that somebody else has is nobody's next: what is announced as a key comes first.
+// A next key that another node announces as its current one is ignored.
 func (p *planner) keysInUse(overlay netip.Addr, key, next PublicKey) (use, following, former PublicKey) {
 	_, taken := p.keys[next]
 	switch {
@@ -481,7 +480,7 @@ func (p *planner) keysInUse(overlay netip.Addr, key, next PublicKey) (use, follo
 	return key, next, PublicKey{}
 }
 
-// currentKeys are the keys that nodes and gateways have as was announced.
+// currentKeys returns the keys that nodes and gateways announce as their current ones.
 func currentKeys(d Desired) map[PublicKey]bool {
 	out := map[PublicKey]bool{}
 	for _, n := range d.Nodes {
@@ -498,8 +497,8 @@ func currentKeys(d Desired) map[PublicKey]bool {
 	return out
 }
 
-// owners returns, by key of a gateway or of a node to which there is a tunnel, the peer that
-// has it: the one that has proven it, else each that announces it in turn, if they are several.
+// owners returns, by the key of a gateway or of a node with a direct tunnel, the peer that
+// has it: the one that has proven it, else each of those that announce it in turn.
 func owners(peers []Peer, o Observed) (out map[PublicKey]string, contested bool) {
 	claims := map[PublicKey][]string{}
 	claim := func(key PublicKey, cluster string) {
@@ -527,12 +526,12 @@ func owners(peers []Peer, o Observed) (out map[PublicKey]string, contested bool)
 	return out, contested
 }
 
-// closed is the pool without what the home cluster or other programs on the node use.
+// closed returns the pool without the prefixes that the home cluster or other programs on the node use.
 func (p *planner) closed() []netip.Prefix {
 	return unused(p.d.Pool, slices.Concat(p.homeNet, p.o.Routed))
 }
 
-// names is what a peer calls this cluster's addresses.
+// names returns a peer's aliases for this cluster's addresses.
 func (p *planner) names(q Peer) []netip.Prefix {
 	var all []netip.Prefix
 	for _, m := range q.Local {
@@ -546,7 +545,7 @@ func (p *planner) names(q Peer) []netip.Prefix {
 	return unused(cidr.Of(all...).Joined(), slices.Clone(p.homeNet))
 }
 
-// unused is what of some prefixes is not used otherwise. It keeps used.
+// unused returns the parts of some prefixes that are not used. It does not change used.
 func unused(prefixes, used []netip.Prefix) []netip.Prefix {
 	for i := range used {
 		used[i] = used[i].Masked()
@@ -558,7 +557,7 @@ func unused(prefixes, used []netip.Prefix) []netip.Prefix {
 	return cidr.Of(free...).Except(used)
 }
 
-// source is the node's own address for its traffic to a prefix.
+// source returns the node's own address for its traffic to a prefix.
 func (p *planner) source(to netip.Prefix) netip.Addr {
 	for _, s := range p.out.Sources {
 		if s.BitLen() == to.Addr().BitLen() {

@@ -136,7 +136,7 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 			}
 			last := got.Problems[len(got.Problems)-1]
 			if !strings.Contains(last.Text, tt.want) {
-				t.Errorf("problem %q, want it to tell %q", last.Text, tt.want)
+				t.Errorf("problem %q, want it to contain %q", last.Text, tt.want)
 			}
 			got.Problems = without.Problems
 			if diff := cmp.Diff(without, got, compareAddrs()); diff != "" {
@@ -151,7 +151,7 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 func TestPlanLeavesOutWhatIsBadAndNothingElse(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bad func(*Peer)
-		// less is the same without what is bad; nil is nothing added.
+		// less is the same without the bad part; nil means that nothing was added.
 		less func(*Peer)
 		want string
 	}{
@@ -206,7 +206,7 @@ func TestPlanLeavesOutWhatIsBadAndNothingElse(t *testing.T) {
 			}
 			got, want := plan(tt.bad), plan(tt.less)
 			if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "evil" && strings.Contains(p.Text, tt.want) }) {
-				t.Errorf("problems %q, want one that tells %q", got.Problems, tt.want)
+				t.Errorf("problems %q, want one with %q", got.Problems, tt.want)
 			}
 			got.Problems, got.Contested = want.Problems, want.Contested
 			if diff := cmp.Diff(want, got, compareAddrs()); diff != "" {
@@ -306,7 +306,7 @@ func TestPlanRefusesAnInvalidHome(t *testing.T) {
 		says   string
 	}{
 		"no cluster ID":            {func(d *Desired) { d.ClusterID = "" }, "cluster ID"},
-		"a node that is not there": {func(d *Desired) { d.Node = "nobody" }, "not among the nodes"},
+		"a node that is not there": {func(d *Desired) { d.Node = "unknown" }, "not among the nodes"},
 		"no prefix": {
 			func(d *Desired) {
 				d.Reserved = append(d.Reserved, netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33))

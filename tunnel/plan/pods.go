@@ -7,12 +7,12 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// NodeRoute is a route of the node's main table, of others than the fabric.
+// NodeRoute is a route of the node's main table that the fabric did not make.
 type NodeRoute struct {
 	Prefix netip.Prefix
 	// Blackhole says that packets that match no longer prefix end here.
 	Blackhole bool
-	// Gateway says that the way leads through another router.
+	// Gateway says that the route has a next hop.
 	Gateway bool
 	// Kind is the kind of its link, as `ip -d link` calls it; empty for hardware.
 	Kind string
@@ -22,7 +22,7 @@ type NodeRoute struct {
 	Addresses []netip.Addr
 }
 
-// Routed are the prefixes of routes, but for those that say that nothing is there.
+// Routed returns the prefixes of routes, except blackholes.
 func Routed(routes []NodeRoute) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range routes {
@@ -33,15 +33,15 @@ func Routed(routes []NodeRoute) []netip.Prefix {
 	return out
 }
 
-// podLink says that network plugins lead packets to pods with links of a kind. Hardware,
+// podLink reports whether network plugins use links of a kind for pods. Hardware,
 // VLANs and tunnels lead to other machines.
 func podLink(kind string) bool {
 	return slices.Contains([]string{"veth", "bridge", "openvswitch", "dummy"}, kind)
 }
 
-// here says that the addresses of a route's prefix are those of pods on this node: network
+// here reports whether the addresses of a route's prefix are those of pods on this node: network
 // plugins set blocks of the node apart with blackholes (Calico), give the node an address in
-// them (Cilium, OVN-Kubernetes), or have them on a bridge or one link a pod (bridge, ptp,
+// them (Cilium, OVN-Kubernetes), or have them on a bridge or one link per pod (bridge, ptp,
 // kindnet, the plugins of clouds).
 func (r NodeRoute) here() bool {
 	switch {
@@ -55,10 +55,10 @@ func (r NodeRoute) here() bool {
 	return true
 }
 
-// PodsOf returns the prefixes of the pods of a node, sorted, none inside another, and how many
-// more there are than may be told: what the node's routes say, inside of what the cluster's pods
-// are in, and its spec.podCIDRs where pods may be in them. Network plugins with an address
-// management of their own give pods no address of these; then the routes show others.
+// PodsOf returns the prefixes of the pods of a node, sorted, none inside another, and how many are
+// left out beyond MaxNodePrefixes. They are those of the node's routes inside the cluster's pod
+// prefixes, and its spec.podCIDRs where pods may be in them. Network plugins with their own address
+// management do not use spec.podCIDRs; then the routes show other prefixes.
 func PodsOf(cidrs, cluster []netip.Prefix, routes []NodeRoute) (pods []netip.Prefix, left int) {
 	inside := slices.Concat(cidrs, cluster)
 	for _, r := range routes {

@@ -181,7 +181,7 @@ func TestTwoNodesWithTheSamePods(t *testing.T) {
 	}
 	i := slices.IndexFunc(plan.Problems, func(p Problem) bool { return p.Peer == "" && strings.Contains(p.Text, same.String()) })
 	if i < 0 || !strings.Contains(plan.Problems[i].Text, d.Nodes[0].Name) || !strings.Contains(plan.Problems[i].Text, d.Nodes[1].Name) {
-		t.Errorf("nobody is told: %+v", plan.Problems)
+		t.Errorf("it is not reported: %+v", plan.Problems)
 	}
 	before, err := Plan(home("gw"), Observed{})
 	if err != nil {
@@ -192,14 +192,14 @@ func TestTwoNodesWithTheSamePods(t *testing.T) {
 	}
 }
 
-// The pool of aliases is closed, but for what is somebody's.
+// The pool of aliases is closed, except the parts that are in use.
 func TestThePoolIsClosed(t *testing.T) {
 	for name, tt := range map[string]struct{ pool, reserved, routed, want []netip.Prefix }{
 		"none":                  {},
-		"nobody's":              {pool: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40"), routed: prefixesOf("10.0.0.0/8"), want: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40")},
-		"a part is somebody's":  {pool: prefixesOf("198.18.0.0/15"), routed: prefixesOf("198.19.0.0/16"), want: prefixesOf("198.18.0.0/16")},
+		"not in use":            {pool: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40"), routed: prefixesOf("10.0.0.0/8"), want: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40")},
+		"a part is in use":      {pool: prefixesOf("198.18.0.0/15"), routed: prefixesOf("198.19.0.0/16"), want: prefixesOf("198.18.0.0/16")},
 		"a part is a service's": {pool: prefixesOf("198.18.0.0/15"), reserved: prefixesOf("198.18.0.0/16"), want: prefixesOf("198.19.0.0/16")},
-		"all is somebody's":     {pool: prefixesOf("10.242.0.0/16"), routed: prefixesOf("10.0.0.0/8")},
+		"all is in use":         {pool: prefixesOf("10.242.0.0/16"), routed: prefixesOf("10.0.0.0/8")},
 		"the same":              {pool: prefixesOf("10.242.0.0/16"), routed: prefixesOf("10.242.0.0/16")},
 		"everything":            {pool: prefixesOf("0.0.0.0/0")},
 		"pods are in it":        {pool: prefixesOf("10.200.0.0/15"), want: prefixesOf("10.201.0.0/16")},

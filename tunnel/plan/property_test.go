@@ -96,7 +96,7 @@ func TestAPeerThatGoesLeavesThePlanAsItWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Open ports of one class are nobody's once nobody has the class.
+		// Open ports of a class are open to no source once no source has the class.
 		if diff := cmp.Diff(leave(without, gone), leave(with, gone), compareAddrs(), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("%s changed what is not its own (-without +with):\n%s", gone.ClusterID, diff)
 		}

@@ -24,7 +24,7 @@ func TestANextKeyIsUsedOnceItsNodeDoes(t *testing.T) {
 		t.Helper()
 		i := slices.IndexFunc(l.Peers, func(w WireGuardPeer) bool { return w.Node == node })
 		if i < 0 {
-			t.Fatalf("%s is no peer", node)
+			t.Fatalf("%s is not a peer", node)
 		}
 		return l.Peers[i]
 	}
@@ -48,9 +48,9 @@ func TestANextKeyIsUsedOnceItsNodeDoes(t *testing.T) {
 	}
 }
 
-// TestANextKeyTakesNobodysKey: who names another's key as its next one keeps its own, and the
+// TestANextKeyTakesNoOtherKey: a node that announces another's key as its next one keeps its own, and the
 // other one keeps everything.
-func TestANextKeyTakesNobodysKey(t *testing.T) {
+func TestANextKeyTakesNoOtherKey(t *testing.T) {
 	for name, next := range map[string]PublicKey{
 		"of this node": {1}, "of a node of this cluster": {2}, "of a gateway of another peer": {66}, "of a gateway of its own": {4}, "its own": {3},
 	} {

@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// transit adds what peers may open, once it is known which addresses are whose: a peer may reach
+// transit adds the flows that peers may open, once all aliases are known: a peer may reach
 // addresses of another one through this cluster.
 func (p *planner) transit() {
 	known := map[string]cidr.Set{}
@@ -29,9 +29,9 @@ func (p *planner) transit() {
 	}
 }
 
-// fitTransit returns the addresses of other peers that a peer has a name for, as far as they are
-// those of the peers that they are said to be of, and the names are a bijection together with
-// those of our own.
+// fitTransit returns the addresses of other peers for which a peer has an alias, if they belong to the
+// peers that the transit names, and the aliases are a bijection together with those of our own
+// addresses.
 func (p *planner) fitTransit(q Peer, known map[string]cidr.Set) []Transit {
 	var taken []netip.Prefix
 	for _, m := range q.Local {
@@ -63,6 +63,6 @@ func (p *planner) fitTransit(q Peer, known map[string]cidr.Set) []Transit {
 		real[t.Real.Addr()], alias[t.Alias.Addr()] = true, true
 		out = append(out, t)
 	}
-	p.tell(q.ClusterID, "an address of another peer", left)
+	p.reportLeftOut(q.ClusterID, "an address of another peer", left)
 	return out
 }

@@ -33,7 +33,7 @@ func drawTransit(t *rapid.T) plantest.World {
 		}
 		for i := range rapid.IntRange(1, 3).Draw(t, "nodes of "+c) {
 			n := plantest.Node{
-				Cluster: c, Name: fmt.Sprint("n", i), Gateway: i == 0 || rapid.Bool().Draw(t, "gateway"), Told: rapid.Bool().Draw(t, "told"),
+				Cluster: c, Name: fmt.Sprint("n", i), Gateway: i == 0 || rapid.Bool().Draw(t, "gateway"), Announced: rapid.Bool().Draw(t, "announced"),
 				Pods: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i)}), 24)},
 			}
 			w.Nodes = append(w.Nodes, n)
@@ -78,7 +78,7 @@ func TestEachPacketThatPassesThroughAThirdClusterArrivesAtThePodItWasMeantFor(t 
 }
 
 // What transit brings is its own: without the permission a plan is the one of a cluster that never
-// had it, and with a peer gone nothing of it is left at others.
+// had it, and with a peer gone none of its aliases are left at others.
 func TestTransitThatGoesLeavesThePlanAsItWas(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -159,7 +159,7 @@ func TestTransitThatDoesNotFitStaysClosed(t *testing.T) {
 		"what fits":                        {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, true},
 		"all addresses of the peer":        {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", AnySource: true}, false},
 		"as an address of this cluster":    {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Sources: source}, false},
-		"an address of nobody":             {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.243.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, false},
+		"an address of no peer":            {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.243.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, false},
 		"an address of the peer itself":    {plan.Transit{Cluster: "a", Mapping: plan.Mapping{Real: host("10.241.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "a", Sources: source}, false},
 		"an address of another than said":  {plan.Transit{Cluster: "a", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "a", Sources: source}, false},
 		"an address of a cluster unknown":  {plan.Transit{Cluster: "x", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "x", Sources: source}, false},

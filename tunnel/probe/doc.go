@@ -1,5 +1,5 @@
-// Package probe finds out, by small datagrams inside the tunnels, which ways to other nodes work
-// ([Path]), and how large the packets are that pass them ([Search]): as values, which the
-// [Prober] keeps while it sends and answers. What gateways of one cluster tell each other of
-// the peers ([Claim]) goes the same way.
+// Package probe sends small datagrams inside the tunnels to find out which paths to other nodes work
+// ([Path]) and how large the packets are that pass them ([Search]). Both are values; the
+// [Prober] keeps them while it sends and answers. The gateways of a cluster announce to each other
+// in the same way how well they reach the peers ([Claim]).
 package probe

@@ -51,7 +51,7 @@ func (p endProbe) encode(size int) []byte {
 	return b
 }
 
-// decodeEndProbe reads a datagram. False if it is no end-to-end probe of this version.
+// decodeEndProbe reads a datagram. It returns false if that is not an end-to-end probe of this version.
 func decodeEndProbe(b []byte) (endProbe, bool) {
 	if len(b) < endLen || string(b[:4]) != probeMagic || b[4] != probeVersion || b[5] != kindEndProbe && b[5] != kindEndAnswer {
 		return endProbe{}, false
@@ -61,16 +61,16 @@ func decodeEndProbe(b []byte) (endProbe, bool) {
 	return p, true
 }
 
-// EndState is what end-to-end probes say.
+// EndState is the state of the way to an address, by its end-to-end probes.
 type EndState int
 
 // The states, from the best to the worst.
 const (
-	// EndUnknown: no probe was answered yet, and it is not long that they are sent.
+	// EndUnknown: no probe was answered yet, and the first was sent a short time ago.
 	EndUnknown EndState = iota
 	// EndUp: probes are answered.
 	EndUp
-	// EndLargeLost: small ones are answered, and those of the size that the routes allow are not; of
+	// EndLargeLost: small probes are answered, and those of the size that the routes allow are not; with
 	// IPv6, not even those of [MinMTU].
 	EndLargeLost
 	// EndBlocked: they are answered, by a node that does not forward packets to its pods.
@@ -92,8 +92,8 @@ const (
 	endBack       = 2
 	endAfter      = 5 * time.Second
 	endLargeAfter = 10 * time.Second
-	// endFirst is in how much time the first one is answered: the node at the other end has to
-	// hear of this one, from agent to agent.
+	// endFirst is how long the first answer may take: the agents have to announce this node to the
+	// node at the other end first.
 	endFirst = time.Minute
 	// endPatience is how long an answer may take until its probe counts as lost.
 	endPatience = 2 * time.Second
@@ -124,15 +124,15 @@ type EndPath struct {
 	state        EndState
 	since        time.Time
 	small, large row
-	// six is said of IPv6, where routers fragment nothing, and a gateway that has found out itself
-	// that less passes to an address drops what others send there, for what it says of it comes
-	// after the translation. So once the full size is lost the least one is tried as well.
+	// six says that the address is one of IPv6. There routers do not fragment, and a gateway that
+	// has a lower path MTU to an address drops larger packets without notice, as its ICMP errors are
+	// sent after the translation. So once the full size is lost the least one is tried as well.
 	six bool
 	// blocked and free count the answers in a row that say that pods are, and are not, cut off.
 	blocked, free int
 }
 
-// State is what the probes say, and since when they do.
+// State returns the state of the path, and since when it is in that state.
 func (e EndPath) State() (EndState, time.Time) { return e.state, e.since }
 
 // Answered notes an answer.
@@ -145,8 +145,8 @@ func (e EndPath) Answered(large, blocked bool, now time.Time) EndPath {
 	return e.Refused(large, now)
 }
 
-// Refused notes that the kernel of the node says that nobody listens: the probe passed, and nothing is
-// said of its pods.
+// Refused notes that the kernel of the node answered that the port is closed: the probe arrived, and
+// does not show whether the node's pods are reached.
 func (e EndPath) Refused(large bool, now time.Time) EndPath {
 	if large {
 		e.large = e.large.answered()
@@ -156,7 +156,8 @@ func (e EndPath) Refused(large bool, now time.Time) EndPath {
 	return e.judged(now)
 }
 
-// Paused forgets what was lost and is not decided: the tunnel on the way is down, and lost it.
+// Paused forgets the losses that did not change the state yet: the tunnel on the way is down and
+// caused them.
 func (e EndPath) Paused() EndPath {
 	e.small, e.large = row{}, row{}
 	return e
@@ -175,7 +176,7 @@ func (e EndPath) Lost(large bool, sent, now time.Time) EndPath {
 func (e EndPath) judged(now time.Time) EndPath {
 	next, was := EndUp, e.state
 	if was == EndDown && e.small.good >= endBack {
-		e.large = row{} // what was lost meanwhile says nothing of sizes
+		e.large = row{} // what was lost meanwhile was not lost for its size
 	}
 	switch {
 	case was == EndUnknown && e.small.good+e.large.good == 0 && !e.small.fails(now, endLoss, endFirst):
@@ -201,13 +202,13 @@ func (e EndPath) largeLoss() int {
 	return endLoss
 }
 
-// doubted says that the next probes may change the state for the worse, and so are sent soon.
+// doubted reports whether the next probes may change the state for the worse, and so are sent soon.
 func (e EndPath) doubted() bool {
 	return e.state == EndUp && (e.small.lost > 0 || e.large.lost > 0 || e.blocked > 0)
 }
 
-// smallFirst says that small probes tell more of a path that is doubted, or not up. Where only large
-// ones are lost both sizes are sent in turn, for small ones may be lost as well.
+// smallFirst reports whether the next probe is a small one: where small ones were lost or the path is
+// down, large ones show nothing more. Where only large ones are lost both sizes are sent in turn.
 func (e EndPath) smallFirst() bool {
 	return e.small.lost > 0 || e.state >= EndBlocked || e.blocked > 0
 }
@@ -224,26 +225,27 @@ type EndTarget struct {
 type EndPeer struct {
 	Cluster string
 	Targets []EndTarget
-	// From are the addresses of its nodes, as this cluster knows them. Nobody else is answered.
+	// From are the addresses of its nodes, as this cluster knows them. Only they are answered.
 	From []netip.Addr
-	// Down says that the tunnel on the way to it is down: what is sent there is lost, and tells nothing.
+	// Down says that the tunnel on the way to it is down, so it is not probed.
 	Down bool
 }
 
-// EndSight is what the probes of a peer say: the worst of what they do of its nodes.
-type EndSight struct {
+// EndStatus is the state of a peer by its end-to-end probes: the worst of those of its nodes.
+type EndStatus struct {
 	State EndState
 	Since time.Time
-	// Node and Addr are the first that is so, if it is not up, Bad how many nodes are not.
+	// Node and Addr are those of the first node in that state, if it is not up. Bad is how many
+	// nodes are not up.
 	Node string
 	Addr netip.Addr
 	Bad  int
-	// Ways is how many addresses are probed, Known of how many the state is known.
+	// Ways is the number of addresses that are probed, Known that of those with a known state.
 	Ways, Known int
 }
 
-// Differs leaves out how many ways there are.
-func (s EndSight) Differs(o EndSight) bool {
+// Differs reports whether two statuses differ in more than the number of ways.
+func (s EndStatus) Differs(o EndStatus) bool {
 	return s.State != o.State || s.Node != o.Node || s.Addr != o.Addr || s.Bad != o.Bad
 }
 
@@ -253,18 +255,19 @@ type endPeer struct {
 
 	paths map[netip.Addr]*endPath
 	due   time.Time
-	turn  int // of the targets that are up, and of those that are not
-	again int
+	turn  int // the index of the target that was probed last
+	again int // the same among those that are not up
 	// answers is how many probes of it were answered in the second from counted.
 	answers int
 	counted time.Time
-	// told is what was said of it last, at said, and news that more was heard since. spent is how many
-	// changes were told lately; each endTellEvery from paid on one of them is forgotten.
-	told  EndSight
-	said  time.Time
-	news  bool
-	spent int
-	paid  time.Time
+	// reported is the status that was reported last, at reportedAt, and changed says that a probe was
+	// answered or lost since. spent is how many changes were reported lately; each endReportEvery from
+	// paid on one of them is forgotten.
+	reported   EndStatus
+	reportedAt time.Time
+	changed    bool
+	spent      int
+	paid       time.Time
 }
 
 // endPath is a target with its history.
@@ -273,7 +276,7 @@ type endPath struct {
 
 	target  EndTarget
 	waiting []endSent // oldest first
-	padded  bool      // the last one was
+	padded  bool      // the last probe had the full size
 }
 
 type endSent struct {
@@ -338,7 +341,7 @@ func (p *endPath) size(large bool) int {
 	return max(endLen, size-headers)
 }
 
-// overdue notes what was not answered in time.
+// overdue notes the probes of a path that were not answered in time.
 func (p *endPath) overdue(now time.Time) {
 	for len(p.waiting) > 0 && (now.Sub(p.waiting[0].at) >= endPatience || len(p.waiting) > endWaiting) {
 		p.EndPath = p.Lost(p.waiting[0].large, p.waiting[0].at, now)
@@ -346,41 +349,42 @@ func (p *endPath) overdue(now time.Time) {
 	}
 }
 
-// overdue notes what of a peer was not answered in time.
+// overdue notes the probes of a peer that were not answered in time.
 func (q *endPeer) overdue(now time.Time) {
 	for _, p := range q.paths {
 		if len(p.waiting) > 0 && now.Sub(p.waiting[0].at) >= endPatience {
 			p.overdue(now)
-			q.news = true
+			q.changed = true
 		}
 	}
 }
 
-// tell returns whether there is something else to say of a peer than before. That another node is the
-// worst, or more are, is gathered. One whose nodes answer now and then has that said some times at
-// once, and later as it is then: each node writes it.
-func (q *endPeer) tell(now time.Time) bool {
-	if !q.news {
+// report reports whether the status of a peer changed since it was last reported. Changes of the worst
+// node, or of the number of nodes, are gathered for endGather. A peer whose nodes answer now and then
+// gets endReports reports at once and later one each endReportEvery, since each node writes them to
+// the API server.
+func (q *endPeer) report(now time.Time) bool {
+	if !q.changed {
 		return false
 	}
-	s := q.sight()
-	differs := s.Differs(q.told)
+	s := q.status()
+	differs := s.Differs(q.reported)
 	if differs {
-		if s.State == q.told.State && now.Sub(q.said) < endGather {
+		if s.State == q.reported.State && now.Sub(q.reportedAt) < endGather {
 			return false
 		}
-		for q.spent > 0 && now.Sub(q.paid) >= endTellEvery {
-			q.spent, q.paid = q.spent-1, q.paid.Add(endTellEvery)
+		for q.spent > 0 && now.Sub(q.paid) >= endReportEvery {
+			q.spent, q.paid = q.spent-1, q.paid.Add(endReportEvery)
 		}
-		if q.spent >= endTells {
+		if q.spent >= endReports {
 			return false
 		}
 		if q.spent == 0 {
 			q.paid = now
 		}
-		q.spent, q.said = q.spent+1, now
+		q.spent, q.reportedAt = q.spent+1, now
 	}
-	q.told, q.news = s, false
+	q.reported, q.changed = s, false
 	return differs
 }
 
@@ -408,19 +412,19 @@ func (q *endPeer) set(to EndPeer) {
 			p.waiting = slices.DeleteFunc(p.waiting, func(s endSent) bool { return s.large })
 		}
 		if t.Size == 0 && p.state == EndLargeLost {
-			p.EndPath.state = EndUp // none is sent that could tell
+			p.EndPath.state = EndUp // large probes are not sent any more
 		}
 		if to.Down {
 			p.EndPath, p.waiting = p.Paused(), nil
 		}
 		p.target, paths[t.Addr] = t, p
 	}
-	q.EndPeer, q.paths, q.news = to, paths, true
+	q.EndPeer, q.paths, q.changed = to, paths, true
 }
 
-// sight is what is known of a peer.
-func (q *endPeer) sight() EndSight {
-	var out EndSight
+// status returns the worst state of a peer's nodes.
+func (q *endPeer) status() EndStatus {
+	var out EndStatus
 	bad := map[string]bool{}
 	for _, t := range q.Targets {
 		state, since := q.paths[t.Addr].State()
@@ -441,8 +445,8 @@ func (q *endPeer) sight() EndSight {
 	return out
 }
 
-// endPace is how often a peer is probed, where this node probes so many, and its cluster has so
-// many nodes that do.
+// endPace is the pause between two probes of a peer, for a number of peers that this node probes and
+// of nodes of its cluster that probe them.
 func endPace(peers, nodes int) time.Duration {
 	return max(endEvery, time.Duration(peers)*time.Second/endsPerSecond, time.Duration(nodes)*time.Second/endsOfCluster)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Ends sends and answers end-to-end probes. Its parent [Prober] wakes it, so that it costs no
-// wake-ups of its own.
+// Ends sends and answers end-to-end probes. It runs in the rounds of its [Prober], so that it needs
+// no timer of its own.
 type Ends struct {
 	port int
 	poke func()
@@ -28,28 +28,28 @@ type Ends struct {
 	setup   EndSetup
 	peers   map[string]*endPeer
 	of      map[netip.Addr]*endPeer // by the address of a target
-	from    map[netip.Addr]*endPeer // by that of who is answered
+	from    map[netip.Addr]*endPeer // by the address of a node that is answered
 	sockets map[netip.Addr]*endSockets
 	problem string
 	rounded time.Time
 }
 
-// EndSetup is what is probed end to end, and by whom.
+// EndSetup says which peers a node probes end to end, and which nodes it answers.
 type EndSetup struct {
-	// Index is that of the device that probes of others come out of; zero while there is none.
+	// Index is that of the device from which probes of others arrive; zero while there is no device.
 	Index int
 	// Nodes is how many nodes of this cluster probe the same peers.
 	Nodes int
-	// Sources are the node's own addresses that are probed from, one of each family at most.
+	// Sources are the node's own addresses from which it probes, one of each family at most.
 	Sources []netip.Addr
-	// Blocked4 and Blocked6 say that this node does not forward packets to its pods. Nodes that
-	// probe it are told.
+	// Blocked4 and Blocked6 say that this node does not forward packets to its pods. Its answers
+	// report that.
 	Blocked4, Blocked6 bool
 	Peers              []EndPeer
 }
 
-// endSockets are those of one of the node's own addresses: ask sends probes and gets answers, answer
-// gets the probes of others.
+// endSockets are the sockets at one of the node's own addresses: ask sends probes and receives answers,
+// answer receives the probes of others.
 type endSockets struct{ ask, answer *net.UDPConn }
 
 func (s *endSockets) close() { _, _ = s.ask.Close(), s.answer.Close() }
@@ -58,7 +58,7 @@ func newEnds(port int, poke func()) *Ends {
 	return &Ends{port: port, poke: poke, peers: map[string]*endPeer{}, sockets: map[netip.Addr]*endSockets{}}
 }
 
-// Set replaces what is probed, and by whom. Histories of what stays are kept.
+// Set replaces the setup. The histories of targets that stay are kept.
 func (e *Ends) Set(to EndSetup) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,17 +94,17 @@ func (e *Ends) Set(to EndSetup) {
 	}
 }
 
-// Look returns what is known of a peer.
-func (e *Ends) Look(cluster string) EndSight {
+// Status returns the status of a peer that was reported last.
+func (e *Ends) Status(cluster string) EndStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.peers[cluster]; q != nil {
-		return q.told
+		return q.reported
 	}
-	return EndSight{}
+	return EndStatus{}
 }
 
-// Trouble is why nothing can be probed or answered; empty if it can.
+// Trouble returns why probes cannot be sent or answered; empty means that they can.
 func (e *Ends) Trouble() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,8 +138,8 @@ func (e *Ends) open(ctx context.Context) (readers []func()) {
 }
 
 // listenEnd opens a socket at an address. Its packets are fragmented like those of any program, by
-// what the kernel knows of the way. Errors of others are read of those that ask, and of those that
-// answer the device that packets came by.
+// the path MTU that the kernel knows. A socket that asks (port 0) receives ICMP errors, one that
+// answers the device by which each packet arrived.
 func listenEnd(ctx context.Context, at netip.Addr, port int) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
@@ -179,7 +179,7 @@ func (e *Ends) close() {
 	}
 }
 
-// round notes what was lost and sends what is due, at most once in [endEvery] or so.
+// round notes the probes that were lost and sends those that are due, about once each [endEvery].
 func (e *Ends) round(now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,7 +192,7 @@ func (e *Ends) round(now time.Time) {
 	changed := false
 	for _, q := range e.peers {
 		q.overdue(now)
-		changed = q.tell(now) || changed
+		changed = q.report(now) || changed
 		if q.due.IsZero() { // nodes and peers do not all begin in the same moment
 			q.due = now.Add(time.Duration(binary.BigEndian.Uint16(random(2))) * pace >> 16)
 		}
@@ -238,7 +238,7 @@ func random(n int) []byte {
 	return b
 }
 
-// stalled notes that this process had no processor between two times.
+// stalled notes that this process was not scheduled between two times.
 func (e *Ends) stalled(from, to time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -253,7 +253,7 @@ func (e *Ends) stalled(from, to time.Time) {
 	}
 }
 
-// answers reads what comes in answer until the socket is closed.
+// answers reads answers until the socket is closed.
 func (e *Ends) answers(conn *net.UDPConn) {
 	buf := make([]byte, 1<<16)
 	for {
@@ -283,14 +283,14 @@ func (e *Ends) answered(from netip.Addr, m endProbe, size int, now time.Time) {
 	if !ok || size < sent.size {
 		return
 	}
-	p.EndPath, q.news = p.Answered(sent.large, m.blocked, now), true
-	if q.tell(now) {
+	p.EndPath, q.changed = p.Answered(sent.large, m.blocked, now), true
+	if q.report(now) {
 		e.poke()
 	}
 }
 
-// refused notes that the kernel of the node at an address says that nobody listens there, as while its
-// fabric is restarted: packets pass.
+// refused notes that the kernel of the node at an address answered that the port is closed, as while
+// the fabric there is restarted: packets pass.
 func (e *Ends) refused(by netip.Addr, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -300,15 +300,14 @@ func (e *Ends) refused(by netip.Addr, now time.Time) {
 	}
 	p := q.paths[by]
 	if sent, ok := p.take(func(s endSent) bool { return true }); ok && p.state != EndUnknown {
-		p.EndPath, q.news = p.Refused(sent.large, now), true
+		p.EndPath, q.changed = p.Refused(sent.large, now), true
 	}
-	if q.tell(now) {
+	if q.report(now) {
 		e.poke()
 	}
 }
 
-// probes answers what comes until the socket is closed. It answers nodes of peers only, and only
-// what came out of the device.
+// probes answers probes until the socket is closed: those of nodes of peers that arrived by the device.
 func (e *Ends) probes(conn *net.UDPConn) {
 	buf, control := make([]byte, 1<<16), make([]byte, 256)
 	for {
@@ -330,7 +329,7 @@ func (e *Ends) probes(conn *net.UDPConn) {
 	}
 }
 
-// mayAnswer says whether a probe is answered, and whether pods are cut off here.
+// mayAnswer reports whether to answer a probe, and whether this node does not forward to its pods.
 func (e *Ends) mayAnswer(from netip.Addr, device int, now time.Time) (blocked, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -350,7 +349,7 @@ func (e *Ends) mayAnswer(from netip.Addr, device int, now time.Time) (blocked, o
 	return e.setup.Blocked4, true
 }
 
-// cameBy is the index of the device that a packet came by; 0 is not known.
+// cameBy returns the index of the device by which a packet arrived; 0 means unknown.
 func cameBy(control []byte) int {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -367,8 +366,8 @@ func cameBy(control []byte) int {
 	return 0
 }
 
-// refusals reads the errors that the kernels of others sent in answer, and calls a function with the
-// address of each node that says itself that nobody listens.
+// refusals reads the ICMP errors that arrived for a socket, and calls refused with the address of each
+// node that itself answered that the port is closed.
 func refusals(conn *net.UDPConn, refused func(by netip.Addr)) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

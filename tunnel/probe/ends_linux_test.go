@@ -33,7 +33,7 @@ func TestEndStateFollowsTheLastProbes(t *testing.T) {
 		"large ones come back":               {"aXaXaXaXaXaXaXAA", EndUp},
 		"down, and back, large ones too":     {"aXxXxXxXxXxxxxaa", EndUp},
 		"the other end does not forward":     {"abb", EndBlocked},
-		"it said so once":                    {"aba", EndUp},
+		"it answered so once":                {"aba", EndUp},
 		"it forwards again":                  {"abbaa", EndUp},
 		"it is lost while it does not":       {"abbxxxxxx", EndDown},
 		"down, and then it does not forward": {"axxxxxxbb", EndBlocked},
@@ -141,25 +141,25 @@ func TestOnlyTheAnswerToAProbeCounts(t *testing.T) {
 	nonce := send(false)
 	e.answered(addr, endProbe{answer: true, nonce: endNonce{1}}, endLen, now)
 	e.answered(other, endProbe{answer: true, nonce: nonce}, endLen, now)
-	if s := e.Look("peer"); s.State != EndUnknown {
-		t.Errorf("what nobody sent counts: %+v", s)
+	if s := e.Status("peer"); s.State != EndUnknown {
+		t.Errorf("an answer to no probe counts: %+v", s)
 	}
 	e.answered(addr, endProbe{answer: true, nonce: send(true)}, endLen, now)
-	if s := e.Look("peer"); s.State != EndUnknown {
+	if s := e.Status("peer"); s.State != EndUnknown {
 		t.Errorf("a small answer to a large probe counts: %+v", s)
 	}
 	e.answered(addr, endProbe{answer: true, nonce: nonce}, endLen, now)
-	if s := e.Look("peer"); s.State != EndUp || s.Known != 1 {
+	if s := e.Status("peer"); s.State != EndUp || s.Known != 1 {
 		t.Errorf("the answer does not count: %+v", s)
 	}
 	e.refused(other, now)
 	e.Set(EndSetup{})
-	if s := e.Look("peer"); s != (EndSight{}) {
+	if s := e.Status("peer"); s != (EndStatus{}) {
 		t.Errorf("a peer that is gone: %+v", s)
 	}
 }
 
-// A kernel that says that nobody listens has passed the packet, and nothing else is known of it.
+// A kernel which answers that the port is closed has received the packet, and shows nothing else.
 func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	now := time.Unix(1000, 0)
@@ -182,17 +182,17 @@ func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
 	for range 5 {
 		answer(true, false)
 	}
-	if s := e.Look("peer"); s.State != EndBlocked {
+	if s := e.Status("peer"); s.State != EndBlocked {
 		t.Errorf("its fabric is restarted, and the node that does not forward is %v", s.State)
 	}
 	answer(false, false)
 	answer(false, false)
-	if s := e.Look("peer"); s.State != EndUp {
+	if s := e.Status("peer"); s.State != EndUp {
 		t.Errorf("it forwards again: %v", s.State)
 	}
 }
 
-// What was lost while the tunnel went down says nothing of the way behind it.
+// Probes that were lost while the tunnel went down do not count against the way behind it.
 func TestLossInTheTunnelIsNotHeldAgainstTheNode(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	now := time.Unix(1000, 0)
@@ -231,8 +231,8 @@ func TestLossInTheTunnelIsNotHeldAgainstTheNode(t *testing.T) {
 	}
 }
 
-// A peer decides what it answers. However it does, a node says something else of it some times a
-// minute only, and in the end what is so.
+// A peer decides what it answers. Whatever it answers, a node reports changes of it only some times a
+// minute, and in the end its current state.
 func TestAPeerThatAnswersNowAndThenIsToldOfAtAPace(t *testing.T) {
 	pokes := 0
 	e := newEnds(7445, func() { pokes++ })
@@ -248,26 +248,26 @@ func TestAPeerThatAnswersNowAndThenIsToldOfAtAPace(t *testing.T) {
 		p.waiting = append(p.waiting, endSent{nonce: nonce, at: now, size: endLen})
 		e.answered(p.target.Addr, endProbe{answer: true, blocked: blocked, nonce: nonce}, endLen, now)
 	}
-	states, last := 0, q.sight()
+	states, last := 0, q.status()
 	for i := range 600 {
 		now = now.Add(time.Second)
 		answer(q.paths[targets[i/2%16].Addr], i/4%3 == 0)
-		if s := q.sight(); s.Differs(last) {
+		if s := q.status(); s.Differs(last) {
 			states, last = states+1, s
 		}
 		e.round(now)
 	}
-	if most := endTells + int(600*time.Second/endTellEvery); states < 100 || pokes > most || pokes < most/2 {
-		t.Errorf("of %d changes %d are told, want at most %d", states, pokes, most)
+	if most := endReports + int(600*time.Second/endReportEvery); states < 100 || pokes > most || pokes < most/2 {
+		t.Errorf("of %d changes %d are reported, want at most %d", states, pokes, most)
 	}
 	for _, p := range q.paths {
 		answer(p, false)
 		answer(p, false)
 	}
-	now = now.Add(endTellEvery)
+	now = now.Add(endReportEvery)
 	e.round(now)
-	if s := e.Look("peer"); s.Differs(q.sight()) || s.State != EndUp {
-		t.Errorf("in the end %+v is told of %+v", s, q.sight())
+	if s := e.Status("peer"); s.Differs(q.status()) || s.State != EndUp {
+		t.Errorf("in the end %+v is reported instead of %+v", s, q.status())
 	}
 }
 
@@ -302,7 +302,7 @@ func TestProbesAreAnsweredOnlyToKnownPeers(t *testing.T) {
 	}
 }
 
-// A port that another program has is said, with what to do.
+// A port that another program uses is reported, with what to do.
 func TestAPortThatIsTakenIsSaid(t *testing.T) {
 	taken, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {

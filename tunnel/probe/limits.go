@@ -10,18 +10,18 @@ import (
 const (
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
-	// wordsPerSecond is how often in a second what one peer says is acted upon at once, where
-	// it says something else each time.
-	wordsPerSecond = 5
+	// changesPerSecond bounds the changes of one peer's announcements to which this node reacts at
+	// once in a second.
+	changesPerSecond = 5
 	// claimsMost bounds what a node of this cluster can make us keep.
 	claimsMost = plan.MaxPeers
-	// rekeysPerSecond bounds the words about keys that one peer is listened to, and rekeyMost
-	// how long before it replaces a key it may say so.
+	// rekeysPerSecond bounds the messages about keys that are read from one peer, and rekeyMost
+	// how long in advance a peer may announce that it replaces a key.
 	rekeysPerSecond = 40
 	rekeyMost       = 2 * time.Second
-	// roundMost is how many probes are sent at a time, or a few more, though more are due: the
+	// roundMost is about how many probes are sent at a time, though more are due: the
 	// device has room for 500 packets, and the socket for less than 300 answers. proberBuffer is
-	// room for the answers that come while this process has no processor.
+	// room for the answers that arrive while this process is not scheduled.
 	roundMost    = 64
 	proberBuffer = 1 << 20
 )
@@ -34,12 +34,12 @@ const (
 	endEvery      = time.Second
 	endsPerSecond = 8
 	endsOfCluster = 32
-	// endTells is how many changes of what they say of a peer are told at once, endTellEvery after
-	// how long one more is: peers decide what is answered, and each node writes what it is told.
-	// endGather is for how long changes are gathered that leave the state as it is.
-	endTells     = 12
-	endTellEvery = 10 * time.Second
-	endGather    = 5 * time.Second
+	// endReports is how many changes of a peer's status are reported at once, endReportEvery after
+	// how long one more may be: peers decide what they answer, and each node writes its status to
+	// the API server. endGather is for how long changes are gathered that leave the state as it is.
+	endReports     = 12
+	endReportEvery = 10 * time.Second
+	endGather      = 5 * time.Second
 )
 
 // Sizes of packets inside the tunnel, in bytes.
@@ -47,11 +47,11 @@ const (
 	// MinMTU is the smallest MTU of a device that has IPv6, as the overlay does, and the size of
 	// packets that IPv6 needs to pass (RFC 8200).
 	MinMTU = 1280
-	// LeastMTU is the smallest size that is tried: IPv4 makes do with less.
+	// LeastMTU is the smallest size that is tried: IPv4 can work with less than MinMTU.
 	LeastMTU = 576
 )
 
-// RekeyMargin is how much later than a node replaces its key the others follow. In between what
-// they send to it arrives, and what it sends to them waits in its device; sooner, what it
-// sends is dropped. WireGuard keeps 128 packets for each peer.
+// RekeyMargin is how long the other nodes wait before they follow a node that replaced its key. In
+// that time what they send to it arrives, and what it sends to them waits in its device. If they
+// followed before it, its packets would be dropped. WireGuard keeps 128 packets for each peer.
 const RekeyMargin = 60 * time.Millisecond

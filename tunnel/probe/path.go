@@ -2,7 +2,7 @@ package probe
 
 import "time"
 
-// PathState is what probes say about the way to a gateway and back.
+// PathState is the state of the way to a gateway and back, by its probes.
 type PathState int
 
 // The states of a path.
@@ -33,25 +33,25 @@ const (
 	probeEvery = time.Second
 	probeBusy  = 200 * time.Millisecond
 	probeSoon  = 100 * time.Millisecond
-	// probeTogether is for how long what is due is gathered, and probeLate how late that may be done
-	// by a process that has a processor.
+	// probeTogether is for how long due work is gathered. A round that begins more than probeLate
+	// after it was due shows that this process was not scheduled.
 	probeTogether = 5 * time.Millisecond
 	probeLate     = 20 * time.Millisecond
 	// probeLoss is how many must be lost in a row for a path to be down.
 	probeLoss = 3
 	// probePatience is how long an answer may take before its probe counts as
-	// lost, at least; on slow paths it is twice the usual time. unheardPatience is that of a
-	// path of which nothing is known.
-	probePatience   = 200 * time.Millisecond
-	unheardPatience = time.Second
+	// lost, at least; on slow paths it is twice the usual time. firstPatience applies to a
+	// path on which no probe was answered yet.
+	probePatience = 200 * time.Millisecond
+	firstPatience = time.Second
 	// probeBegins is for how many probes a new path is probed soon after each other.
 	probeBegins = 10
 	// probeMemory is how many probes are remembered, and so bounds the round
 	// trip that can be measured: a path is not probed sooner than an eighth of that.
 	probeMemory = 16
-	// refusalHolds is for how long a path is up after the node at its end said that nobody
-	// listens there. Kernels say so once a second (net.ipv6.icmp.ratelimit).
-	refusalHolds = 2500 * time.Millisecond
+	// refusalValid is for how long a path is up after the kernel of the node at its end answered that
+	// the port is closed. Kernels send that once a second (net.ipv6.icmp.ratelimit).
+	refusalValid = 2500 * time.Millisecond
 )
 
 // Path is the history of the probes of one path, as a value.
@@ -63,7 +63,7 @@ type Path struct {
 	again    bool // there was more than one answer
 	last     time.Time
 	times    Times     // of the answers
-	refused  time.Time // when the other end said last that nobody listens
+	refused  time.Time // when the other end last answered that the port is closed
 }
 
 // Next is the sequence number of the next probe.
@@ -96,8 +96,8 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	return p
 }
 
-// Stalled notes that this process had no processor between two times: answers that came meanwhile
-// were not read, so what waited for one gets as much longer.
+// Stalled notes that this process was not scheduled between two times: answers that arrived meanwhile
+// were not read, so the probes that waited for one get that much more time.
 func (p Path) Stalled(from, to time.Time) Path {
 	for i, at := range p.sent {
 		if !at.IsZero() && from.Sub(at) < p.patience() {
@@ -119,28 +119,28 @@ func (p Path) RTT() time.Duration {
 	return p.rtt
 }
 
-// Refused notes that the node at the other end says that nobody listens there: packets pass,
-// though its fabric does not run.
+// Refused notes that the kernel at the other end answered that the port is closed: packets pass,
+// though the fabric there does not run.
 func (p Path) Refused(now time.Time) Path {
 	p.refused = now
 	return p
 }
 
-// Answers says that the path is up and that the fabric at the other end answers.
+// Answers reports whether the path is up and the fabric at the other end answers.
 func (p Path) Answers(now time.Time) bool {
 	return p.State(now) == PathUp && p.lost(now) < probeLoss
 }
 
-// Suspect says that the path is up, but for what was sent last and is lost. Where nobody listens it
-// is known why.
+// Suspect reports whether the path is up and the last probes on it were lost. A closed port at the
+// other end explains the loss, so that path is not suspect.
 func (p Path) Suspect(now time.Time) bool {
 	return p.State(now) == PathUp && p.lost(now) > 0 && !p.refusing(now)
 }
 
-func (p Path) refusing(now time.Time) bool { return now.Sub(p.refused) < refusalHolds }
+func (p Path) refusing(now time.Time) bool { return now.Sub(p.refused) < refusalValid }
 
-// LastHeard is when the other end last answered, or said that nobody listens. Zero if never.
-func (p Path) LastHeard() time.Time {
+// LastResponse returns when the other end last answered or refused a probe; zero means never.
+func (p Path) LastResponse() time.Time {
 	if p.refused.After(p.last) {
 		return p.refused
 	}
@@ -162,13 +162,13 @@ func (p Path) Pace(now time.Time, busy bool) time.Duration {
 	}
 }
 
-// LastAnswer is when the path was last seen to work. Zero if never.
+// LastAnswer returns when a probe was last answered; zero means never.
 func (p Path) LastAnswer() time.Time { return p.last }
 
 // patience is how long an answer may take before its probe counts as lost.
 func (p Path) patience() time.Duration {
 	if p.rtt == 0 {
-		return unheardPatience
+		return firstPatience
 	}
 	return max(probePatience, 2*p.rtt)
 }
@@ -184,8 +184,8 @@ func (p Path) lost(now time.Time) int {
 	return lost
 }
 
-// Overdue is when the next of the probes that were not answered counts as lost. Zero if that changes
-// nothing: none waits for an answer, or the path is not up.
+// Overdue returns when the next unanswered probe counts as lost. It returns zero if that changes
+// nothing: no probe waits for an answer, or the path is not up.
 func (p Path) Overdue(now time.Time) time.Time {
 	if p.State(now) != PathUp {
 		return time.Time{}
@@ -211,8 +211,8 @@ func (p Path) State(now time.Time) PathState {
 	return PathUp
 }
 
-// Similar says whether two round trips differ so little that it is no news: by a
-// millisecond, or by less than a half. One that is not known yet is like no other.
+// Similar reports whether two round trips differ too little for a new report: by less than a
+// millisecond, or by less than a half. An unknown one is similar only to another unknown one.
 func Similar(a, b time.Duration) bool {
 	a, b = min(a, b), max(a, b)
 	return a == b || a > 0 && (b-a < time.Millisecond || b < 2*a)

@@ -22,13 +22,13 @@ import (
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
 //	16 8  what the sender, a node of another cluster, accepts directly: see
-//	      [plan.WireGuardPeer]; 0 is nothing; with bit 2 of the flags, which cluster is
+//	      [plan.WireGuardPeer]; 0 means nothing; with bit 2 of the flags, which cluster is
 //	      meant, see [PeerKey]
 //	24 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
 //	      entry after the other
 //
-// Claims are what a gateway tells the other nodes of its cluster of the peers, unasked and
-// unanswered. An entry is
+// Claims are what a gateway announces to the other nodes of its cluster about the peers. They are not
+// requested and not answered. An entry is
 //
 //	0  8  which peer, see [PeerKey]
 //	8  1  how well the gateway reaches it: 0 to 3, see [Reach]
@@ -43,7 +43,7 @@ type probe struct {
 	agreement uint64
 	// suspects is the cluster of which a gateway seems to have died; zero means none.
 	suspects PeerKey
-	// claims, where it is not nil, is all that the datagram says.
+	// claims, unless it is nil, is all that the datagram contains.
 	claims map[PeerKey]Claim
 }
 
@@ -64,13 +64,13 @@ const (
 	ReachCarrier
 )
 
-// Claim is what a gateway tells the other nodes of its cluster about a peer.
+// Claim is what a gateway announces to the other nodes of its cluster about a peer.
 type Claim struct {
 	Reach   Reach
 	Carries bool
 }
 
-// PeerKey tells clusters apart: the first bytes of SHA-256 of the cluster ID.
+// PeerKey identifies a cluster: the first bytes of SHA-256 of the cluster ID.
 type PeerKey [8]byte
 
 // PeerKeyOf is the key of a cluster.
@@ -139,7 +139,7 @@ func (p probe) encode(size int) []byte {
 
 func comparePeerKeys(a, b PeerKey) int { return bytes.Compare(a[:], b[:]) }
 
-// encodeClaims returns the datagrams that say some claims.
+// encodeClaims returns the datagrams for some claims.
 func encodeClaims(claims map[PeerKey]Claim) [][]byte {
 	var out [][]byte
 	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(claims), comparePeerKeys), maxClaims) {
@@ -152,7 +152,7 @@ func encodeClaims(claims map[PeerKey]Claim) [][]byte {
 	return out
 }
 
-// decodeProbe reads a datagram. False if it is no probe of this version.
+// decodeProbe reads a datagram. It returns false if that is not a probe of this version.
 func decodeProbe(b []byte) (probe, bool) {
 	if len(b) < probeLen || string(b[:4]) != probeMagic || b[4] != probeVersion || b[5] < kindProbe || b[5] > kindClaims {
 		return probe{}, false

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Target is a peer to probe.
+// Target is a node to probe.
 type Target struct {
 	// Overlay is its address inside the tunnel, Cluster the ID of its cluster.
 	Overlay netip.Addr
 	Cluster string
-	// Home says that it is a node of this cluster, which is told the claims.
+	// Home says that it is a node of this cluster, to which the claims are sent.
 	Home bool
 	// Carries is announced to it: this node carries traffic to it.
 	Carries bool
@@ -29,46 +29,46 @@ type Target struct {
 	OnDemand  bool
 	// Busy says that traffic goes there now.
 	Busy bool
-	// Bound is the most that can pass the way to it, in bytes; Standing what was known to
-	// pass before this process began, zero if nothing was.
-	Bound, Standing int
-	// NextKey is the key that will take the place of its key; zero if it named none.
+	// Bound is the size of the largest packet that can pass the way to it, in bytes; LastMTU the size
+	// that was known to pass before this process began, zero if none was.
+	Bound, LastMTU int
+	// NextKey is the key by which it will replace its own; zero means that it announced none.
 	NextKey KeyTag
 }
 
-// Sight is what the probes of a target say.
-type Sight struct {
+// Status is the state of a target, by its probes and announcements.
+type Status struct {
 	Path   Path
 	Search Search
-	// Carries is what the target says: that it carries traffic to this cluster.
+	// Carries says that the target announces that it carries traffic to this cluster.
 	Carries bool
-	// Agreement is what the target says that it accepts directly; zero is nothing.
+	// Agreement is what the target announces that it accepts directly; zero means nothing.
 	Agreement uint64
 	// State of the path, since Since.
 	State PathState
 	Since time.Time
-	// Doubted is when a probe was lost last, or another node said so of the same cluster.
+	// Doubted is when a probe was last lost, or another node announced a loss for the same cluster.
 	Doubted time.Time
-	// Tried is when the target last said that it tries other ways to here. Reached is the number
-	// of the last of our trials that it answered, without the highest bit.
+	// Tried is when the target last announced that it tries other ways to this node. Reached is the
+	// number of the last of our trials that it answered, without the highest bit.
 	Tried   time.Time
 	Reached uint64
 }
 
-// sight is what is known of a target.
-type sight struct {
-	Sight
+// trackedTarget is a target with its state.
+type trackedTarget struct {
+	Status
 
-	target  Target
-	cluster PeerKey           // of the target
-	claims  map[PeerKey]Claim // of a node of this cluster
-	due     time.Time         // of the next probe
-	burst   int               // how many are sent soon after each other
-	answers int               // in the second from counted
-	words   int               // how often what it says changed in that second
-	counted time.Time
-	rekey   rekeying
-	told    time.Time // when it was told the claims
+	target     Target
+	cluster    PeerKey           // of the target
+	claims     map[PeerKey]Claim // of a node of this cluster
+	due        time.Time         // of the next probe
+	burst      int               // how many are sent soon after each other
+	answers    int               // in the second from counted
+	changes    int               // of its announcements, in that second
+	counted    time.Time
+	rekey      rekeying
+	claimsSent time.Time
 }
 
 // Prober sends and answers probes.
@@ -84,23 +84,23 @@ type Prober struct {
 	mu      sync.Mutex
 	overlay netip.Addr
 	index   int // of the device that the socket is bound to
-	sights  map[netip.Addr]*sight
+	tracked map[netip.Addr]*trackedTarget
 	claims  [][]byte // datagrams, for nodes of this cluster
 	conn    *net.UDPConn
 	problem string
-	// replaces is the tag of this node's next key, while it asks others to follow, busy that it
-	// follows nobody for a moment; due is called when somebody is to be followed.
+	// replaces is the tag of this node's next key while it asks others to follow. busy says that it
+	// follows no other node for a moment; due is called with the time at which to follow one.
 	replaces KeyTag
 	busy     bool
 	due      func(at time.Time)
 }
 
-// New returns a prober on a device and a UDP port. It calls poke when something changed, and hurry
-// when other nodes wait for what follows from that, and due with the time at which the next key
-// of another node is to be taken for its own.
+// New returns a prober on a device and a UDP port. It calls poke when something changed, hurry
+// when other nodes wait for this node's reaction, and due with the time at which the next key
+// of another node takes the place of its current one.
 func New(device string, port int, poke, hurry func(), due func(at time.Time)) *Prober {
 	return &Prober{
-		device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{},
+		device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), tracked: map[netip.Addr]*trackedTarget{},
 		ends: newEnds(port, poke),
 	}
 }
@@ -108,8 +108,8 @@ func New(device string, port int, poke, hurry func(), due func(at time.Time)) *P
 // Ends are the end-to-end probes, from pods' networks to pods' networks.
 func (p *Prober) Ends() *Ends { return p.ends }
 
-// Set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
-// to hear of a change hears of it at once.
+// Set replaces the targets and the claims. The histories of targets that stay are kept. Changes are
+// announced to the targets at once.
 func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map[PeerKey]Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,28 +121,28 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 	keep, soon := map[netip.Addr]bool{}, false
 	for _, t := range targets {
 		keep[t.Overlay] = true
-		s := p.sights[t.Overlay]
+		s := p.tracked[t.Overlay]
 		if s == nil {
-			s = &sight{target: t, cluster: PeerKeyOf(t.Cluster)}
-			p.sights[t.Overlay] = s
+			s = &trackedTarget{target: t, cluster: PeerKeyOf(t.Cluster)}
+			p.tracked[t.Overlay] = s
 			soon = true
 		}
 		if s.target.Carries != t.Carries || s.target.Agreement != t.Agreement || t.Busy && !s.target.Busy {
 			s.due, soon = now, true
 		}
 		s.target = t
-		s.Search = s.Search.Bounded(t.Bound, t.Standing)
+		s.Search = s.Search.Bounded(t.Bound, t.LastMTU)
 	}
-	for a := range p.sights {
+	for a := range p.tracked {
 		if !keep[a] {
-			delete(p.sights, a)
+			delete(p.tracked, a)
 		}
 	}
-	said := encodeClaims(claims)
-	if !equalDatagrams(said, p.claims) {
-		p.claims, soon = said, true
-		for _, s := range p.sights {
-			s.told = time.Time{}
+	datagrams := encodeClaims(claims)
+	if !equalDatagrams(datagrams, p.claims) {
+		p.claims, soon = datagrams, true
+		for _, s := range p.tracked {
+			s.claimsSent = time.Time{}
 		}
 	}
 	if soon {
@@ -162,22 +162,22 @@ func equalDatagrams(a, b [][]byte) bool {
 	return true
 }
 
-// Look returns the state of a target.
-func (p *Prober) Look(a netip.Addr) Sight {
+// Status returns the state of a target.
+func (p *Prober) Status(a netip.Addr) Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[a]; s != nil {
-		return s.Sight
+	if s := p.tracked[a]; s != nil {
+		return s.Status
 	}
-	return Sight{}
+	return Status{}
 }
 
-// ClaimOf is what a node of this cluster claims of a peer. One that did not say so since it was
-// last lost is not alive.
+// ClaimOf returns the claim of a node of this cluster about a peer. A node that has not sent claims
+// since it was last lost is not alive.
 func (p *Prober) ClaimOf(node netip.Addr, peer PeerKey) (c Claim, alive bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[node]; s != nil {
+	if s := p.tracked[node]; s != nil {
 		return s.claims[peer], s.State == PathUp && s.claims != nil
 	}
 	return Claim{}, false
@@ -187,14 +187,14 @@ func (p *Prober) ClaimOf(node netip.Addr, peer PeerKey) (c Claim, alive bool) {
 func (p *Prober) Sizes() map[netip.Addr]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[netip.Addr]int, len(p.sights))
-	for a, s := range p.sights {
+	out := make(map[netip.Addr]int, len(p.tracked))
+	for a, s := range p.tracked {
 		out[a] = s.Search.MTU()
 	}
 	return out
 }
 
-// Trouble is why no probes can be sent; empty if they can.
+// Trouble returns why probes cannot be sent; empty means that they can.
 func (p *Prober) Trouble() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,13 +235,13 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.judge(now)
 		next := p.round(now)
 		p.ends.round(now)
-		now = time.Now() // many paths take their time, which is no stall
+		now = time.Now() // many paths take a while, which does not count as a stall
 		due = now.Add(max(next.Sub(now), probeTogether))
 		timer.Reset(due.Sub(now))
 	}
 }
 
-// open makes the socket if there is none; it returns a new one only.
+// open makes the socket if it is missing. It returns the socket only if it made it.
 func (p *Prober) open(ctx context.Context) *net.UDPConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,35 +276,35 @@ func (p *Prober) closeLocked() {
 	}
 }
 
-// round sends what is due, as far as it may at a time, and returns when the next is.
+// round sends the probes that are due, at most roundMost, and returns when the next are.
 func (p *Prober) round(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = now.Add(probeEvery)
 	sent := 0
-	for a, s := range p.sights {
-		if s.target.Home && sent < roundMost && now.Sub(s.told) >= probeEvery {
+	for a, s := range p.tracked {
+		if s.target.Home && sent < roundMost && now.Sub(s.claimsSent) >= probeEvery {
 			for _, b := range p.claims {
 				p.write(a, b)
 			}
-			s.told, sent = now, sent+len(p.claims)
+			s.claimsSent, sent = now, sent+len(p.claims)
 		}
 		if now.Before(s.due) || sent >= roundMost {
-			next = s.looked(now, next)
+			next = s.nextDue(now, next)
 			continue
 		}
 		sent++
 		// A probe that could not be sent counts as sent: it is lost as well.
-		p.send(a, s.says(probe{seq: s.Path.Next()}), probeLen)
+		p.send(a, s.announcing(probe{seq: s.Path.Next()}), probeLen)
 		s.Path = s.Path.Sent(now)
 		s.due = now.Add(s.Path.Pace(now, s.target.Busy))
 		if s.burst > 0 {
 			s.burst--
 			s.due = now.Add(probeSoon)
 		}
-		next = s.looked(now, next)
+		next = s.nextDue(now, next)
 		if size := s.Search.Next(now); size > 0 && s.Path.Answers(now) {
-			p.send(a, s.says(probe{large: true}), size-probeHeaders)
+			p.send(a, s.announcing(probe{large: true}), size-probeHeaders)
 			s.Search = s.Search.Sent(size, now)
 		}
 	}
@@ -314,8 +314,8 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 	return next
 }
 
-// looked is the sooner of a time and of when something is to be done about the target.
-func (s *sight) looked(now, next time.Time) time.Time {
+// nextDue returns the earlier of next and the time at which the target needs work again.
+func (s *trackedTarget) nextDue(now, next time.Time) time.Time {
 	next = earlier(next, s.due)
 	if overdue := s.Path.Overdue(now); !overdue.IsZero() {
 		next = earlier(next, overdue)
@@ -323,8 +323,8 @@ func (s *sight) looked(now, next time.Time) time.Time {
 	return next
 }
 
-// says is a probe with what a target is told in each.
-func (s *sight) says(m probe) probe {
+// announcing adds to a probe what each probe announces to the target.
+func (s *trackedTarget) announcing(m probe) probe {
 	m.carries, m.agreement = s.target.Carries, s.target.Agreement
 	return m
 }
@@ -338,13 +338,13 @@ func earlier(a, b time.Time) time.Time {
 
 func (p *Prober) send(to netip.Addr, m probe, size int) { p.write(to, m.encode(size)) }
 
-// Try sends a probe that says that other ways to the target are tried. Its number has the highest
-// bit, which no other has; [Sight.Reached] has that of the last one that was answered. Whether it
-// arrives says nothing of the path.
+// Try sends a probe which announces that this node tries other ways to the target. Its sequence number
+// has the highest bit set, unlike all others; [Status.Reached] is the number of the last one that was
+// answered. It does not count for the state of the path.
 func (p *Prober) Try(to netip.Addr, number uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[to]; s != nil {
+	if s := p.tracked[to]; s != nil {
 		p.send(to, probe{tries: true, carries: s.target.Carries, seq: number | trialBit}, probeLen)
 	}
 }
@@ -357,27 +357,28 @@ func (p *Prober) write(to netip.Addr, b []byte) {
 	}
 }
 
-// stalled notes that this process had no processor between two times.
+// stalled notes that this process was not scheduled between two times.
 func (p *Prober) stalled(from, to time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.sights {
+	for _, s := range p.tracked {
 		s.Path = s.Path.Stalled(from, to)
 	}
 }
 
-// judge pokes when the state of a path changed, and has a path that lost a probe probed again
-// soon.
+// judge updates the states of all paths and notifies the fabric of changes. A path that lost a probe is
+// probed again soon.
 func (p *Prober) judge(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for a, s := range p.sights {
-		p.tell(p.judgeOne(a, s, now))
+	for a, s := range p.tracked {
+		p.notify(p.judgeOne(a, s, now))
 	}
 }
 
-// judgeOne judges one path. A node of this cluster that is found is told the claims at once.
-func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
+// judgeOne updates the state of one path. The claims are sent at once to a node of this cluster whose
+// path came up.
+func (p *Prober) judgeOne(a netip.Addr, s *trackedTarget, now time.Time) (moved, changed bool) {
 	moved, changed = s.judge(now)
 	if s.Path.Suspect(now) && now.Sub(s.Doubted) >= probeEvery {
 		p.suspect(s, now)
@@ -390,18 +391,18 @@ func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed
 	return moved, changed
 }
 
-// suspect has all ways that could replace one on which a probe was lost be probed at once, by this
-// node and by the other gateways of its cluster, so that all know at about the same time who is
-// alive. A node that is reached directly replaces none of these, and they replace it without more.
-func (p *Prober) suspect(lost *sight, now time.Time) {
+// suspect probes at once all paths that could replace one on which a probe was lost, and asks the other
+// gateways of its cluster to do the same, so that all know at about the same time which gateways are
+// alive. A node that is reached directly cannot replace a gateway, and gateways replace it at once.
+func (p *Prober) suspect(lost *trackedTarget, now time.Time) {
 	lost.doubt(now)
 	p.wakeUp()
 	if lost.target.OnDemand || lost.target.Home && lost.claims == nil {
-		return // it is no gateway
+		return // it is not a gateway
 	}
-	for a, s := range p.sights {
+	for a, s := range p.tracked {
 		if s.target.Home && s != lost && (lost.target.Home || s.claims != nil) {
-			p.send(a, s.says(probe{suspects: lost.cluster, seq: s.Path.Next()}), probeLen)
+			p.send(a, s.announcing(probe{suspects: lost.cluster, seq: s.Path.Next()}), probeLen)
 			s.Path = s.Path.Sent(now)
 		}
 	}
@@ -410,16 +411,16 @@ func (p *Prober) suspect(lost *sight, now time.Time) {
 	}
 }
 
-// doubt has the gateways of a cluster be probed at once that were not lately.
+// doubt probes at once the gateways of a cluster that were not doubted lately.
 func (p *Prober) doubt(cluster PeerKey, now time.Time) {
-	for _, s := range p.sights {
+	for _, s := range p.tracked {
 		if s.cluster == cluster && !s.target.OnDemand && (!s.target.Home || s.claims != nil) && now.Sub(s.Doubted) >= probeEvery {
 			s.doubt(now)
 		}
 	}
 }
 
-func (s *sight) doubt(now time.Time) { s.Doubted, s.burst, s.due = now, probeLoss, now }
+func (s *trackedTarget) doubt(now time.Time) { s.Doubted, s.burst, s.due = now, probeLoss, now }
 
 func (p *Prober) wakeUp() {
 	select {
@@ -428,8 +429,8 @@ func (p *Prober) wakeUp() {
 	}
 }
 
-// tell pokes as it is due: in a hurry where the state of a path changed.
-func (p *Prober) tell(moved, changed bool) {
+// notify wakes the fabric: in a hurry where the state of a path changed.
+func (p *Prober) notify(moved, changed bool) {
 	switch {
 	case moved:
 		p.hurry()
@@ -438,7 +439,7 @@ func (p *Prober) tell(moved, changed bool) {
 	}
 }
 
-func (s *sight) judge(now time.Time) (moved, changed bool) {
+func (s *trackedTarget) judge(now time.Time) (moved, changed bool) {
 	state, mtu, blocked := s.Path.State(now), s.Search.MTU(), s.Search.Blocked()
 	s.Search = s.Search.Elapsed(now, s.Path.patience(), s.Path.Answers(now))
 	changed = s.Search.MTU() != mtu || s.Search.Blocked() != blocked
@@ -451,7 +452,7 @@ func (s *sight) judge(now time.Time) (moved, changed bool) {
 	return moved, changed
 }
 
-// read handles what comes until the socket is closed.
+// read handles datagrams until the socket is closed.
 func (p *Prober) read(conn *net.UDPConn) {
 	buf := make([]byte, 1<<16)
 	for {
@@ -473,16 +474,15 @@ func (p *Prober) read(conn *net.UDPConn) {
 		}
 		sender := from.Addr().WithZone("").Unmap()
 		if m, ok := decodeRekey(buf[:n]); ok {
-			p.heardRekey(sender, m, time.Now())
+			p.receiveRekey(sender, m, time.Now())
 		} else if m, ok := decodeProbe(buf[:n]); ok {
 			p.receive(sender, m, n, time.Now())
 		}
 	}
 }
 
-// errors reads the errors that the kernels of others sent in answer to probes. One that says
-// that nobody listens on the port comes from the node itself: its tunnel passes packets while
-// its fabric is being restarted.
+// errors reads the ICMP errors that were sent in answer to probes. One that the port is closed comes
+// from the node itself: its tunnel passes packets while its fabric is being restarted.
 func (p *Prober) errors(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -503,8 +503,8 @@ func (p *Prober) errors(conn *net.UDPConn) {
 	})
 }
 
-// isPortUnreachable reads a struct sock_extended_err and the address of who sent the ICMP
-// message (ip(7), ipv6(7)).
+// isPortUnreachable reads a struct sock_extended_err and reports whether the host from itself sent
+// that its port is unreachable (ip(7), ipv6(7)).
 func isPortUnreachable(control []byte, from [16]byte) bool {
 	const (
 		originICMP6        = 3
@@ -531,16 +531,16 @@ func isPortUnreachable(control []byte, from [16]byte) bool {
 func (p *Prober) refused(from netip.Addr, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[from]; s != nil {
+	if s := p.tracked[from]; s != nil {
 		s.Path = s.Path.Refused(now)
-		p.tell(p.judgeOne(from, s, now))
+		p.notify(p.judgeOne(from, s, now))
 	}
 }
 
 func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.sights[from]
+	s := p.tracked[from]
 	if s == nil {
 		return
 	}
@@ -551,12 +551,12 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		return
 	}
 	if now.Sub(s.counted) >= time.Second {
-		s.answers, s.words, s.counted = 0, 0, now
+		s.answers, s.changes, s.counted = 0, 0, now
 	}
 	moved, changed := false, false
 	if s.Carries != m.carries || s.Agreement != m.agreement {
-		s.words++
-		moved, changed = s.words <= wordsPerSecond, true
+		s.changes++
+		moved, changed = s.changes <= changesPerSecond, true
 	}
 	s.Carries, s.Agreement = m.carries, m.agreement
 	switch {
@@ -571,7 +571,7 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		}
 		if s.answers < answersPerSecond {
 			s.answers++
-			p.send(from, s.says(probe{answer: true, large: m.large, seq: m.seq}), size)
+			p.send(from, s.announcing(probe{answer: true, large: m.large, seq: m.seq}), size)
 		}
 	case m.large:
 		mtu := s.Search.MTU()
@@ -584,12 +584,12 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		m, c := p.judgeOne(from, s, now)
 		moved, changed = moved || m, changed || c
 	}
-	p.tell(moved, changed)
+	p.notify(moved, changed)
 }
 
-// takeClaims keeps what a gateway of this cluster says, and reports whether that is news.
-func (s *sight) takeClaims(claims map[PeerKey]Claim) bool {
-	news := false
+// takeClaims stores the claims of a gateway of this cluster, and reports whether any changed.
+func (s *trackedTarget) takeClaims(claims map[PeerKey]Claim) bool {
+	changed := false
 	for key, c := range claims {
 		if old, known := s.claims[key]; known && old == c || !known && len(s.claims) >= claimsMost {
 			continue
@@ -597,7 +597,7 @@ func (s *sight) takeClaims(claims map[PeerKey]Claim) bool {
 		if s.claims == nil {
 			s.claims = map[PeerKey]Claim{}
 		}
-		s.claims[key], news = c, true
+		s.claims[key], changed = c, true
 	}
-	return news
+	return changed
 }

@@ -9,7 +9,7 @@ import (
 
 // world is a prober of a gateway that has another gateway, a worker, two gateways of a peer, a node
 // of it that is reached directly, and a gateway of another peer. All answered just now.
-func world(now time.Time) (*Prober, map[string]*sight) {
+func world(now time.Time) (*Prober, map[string]*trackedTarget) {
 	p := New("none", 1, func() {}, func() {}, func(time.Time) {})
 	targets := map[string]Target{
 		"gateway":  {Overlay: netip.MustParseAddr("fd00::1"), Cluster: "home", Home: true},
@@ -24,25 +24,25 @@ func world(now time.Time) (*Prober, map[string]*sight) {
 		all = append(all, t)
 	}
 	p.Set(netip.MustParseAddr("fd00::3"), 1, all, nil)
-	sights := map[string]*sight{}
+	tracked := map[string]*trackedTarget{}
 	for name, t := range targets {
-		s := p.sights[t.Overlay]
+		s := p.tracked[t.Overlay]
 		s.Path = Path{}.Sent(now).Answered(0, now)
 		s.judge(now)
 		s.due = now.Add(probeEvery)
-		sights[name] = s
+		tracked[name] = s
 	}
-	sights["gateway"].claims = map[PeerKey]Claim{PeerKeyOf("peer"): {Reach: ReachCarrier}}
-	return p, sights
+	tracked["gateway"].claims = map[PeerKey]Claim{PeerKeyOf("peer"): {Reach: ReachCarrier}}
+	return p, tracked
 }
 
 // hurried is the names of those that are to be probed at once, and of those that are doubted.
-func hurried(sights map[string]*sight, now time.Time) (at, doubted []string) {
-	for name, s := range sights {
+func hurried(tracked map[string]*trackedTarget, now time.Time) (at, doubted []string) {
+	for name, s := range tracked {
 		if s.burst > 0 && !s.due.After(now) {
 			at = append(at, name)
 		}
-		if s.Doubted.After(s.Path.LastHeard()) {
+		if s.Doubted.After(s.Path.LastResponse()) {
 			doubted = append(doubted, name)
 		}
 	}
@@ -55,7 +55,7 @@ func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		lost   string
 		probed []string
-		told   []string // of this cluster
+		asked  []string // of this cluster
 	}{
 		{"peer1", []string{"peer1", "peer2"}, []string{"gateway"}},
 		{"gateway", []string{"gateway"}, []string{"worker"}},
@@ -64,26 +64,26 @@ func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 	} {
 		t.Run(tt.lost, func(t *testing.T) {
 			now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-			p, sights := world(now)
-			s := sights[tt.lost]
+			p, tracked := world(now)
+			s := tracked[tt.lost]
 			s.Path = s.Path.Sent(now)
-			now = now.Add(unheardPatience)
+			now = now.Add(firstPatience)
 			if at := s.Path.Overdue(now.Add(-time.Millisecond)); at.After(now) {
 				t.Fatalf("it is looked after at %v only", at)
 			}
 			p.judge(now)
-			at, doubted := hurried(sights, now)
+			at, doubted := hurried(tracked, now)
 			if !slices.Equal(at, tt.probed) || !slices.Equal(doubted, tt.probed) {
 				t.Errorf("probed at once: %v, doubted: %v; want %v", at, doubted, tt.probed)
 			}
-			var told []string
-			for name, s := range sights {
+			var asked []string
+			for name, s := range tracked {
 				if s.target.Home && name != tt.lost && s.Path.Next() > 1 {
-					told = append(told, name)
+					asked = append(asked, name)
 				}
 			}
-			if !slices.Equal(told, tt.told) {
-				t.Errorf("told: %v, want %v", told, tt.told)
+			if !slices.Equal(asked, tt.asked) {
+				t.Errorf("asked: %v, want %v", asked, tt.asked)
 			}
 		})
 	}
@@ -92,18 +92,18 @@ func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 // While a fabric is restarted the kernel of its node refuses what it is asked.
 func TestAGatewayWhoseFabricIsRestartedIsNotDoubted(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	p, sights := world(now)
-	s := sights["peer1"]
+	p, tracked := world(now)
+	s := tracked["peer1"]
 	s.Path = s.Path.Sent(now)
 	p.refused(s.target.Overlay, now)
-	p.judge(now.Add(unheardPatience))
-	if at, doubted := hurried(sights, now.Add(unheardPatience)); at != nil || doubted != nil || s.State != PathUp {
+	p.judge(now.Add(firstPatience))
+	if at, doubted := hurried(tracked, now.Add(firstPatience)); at != nil || doubted != nil || s.State != PathUp {
 		t.Errorf("probed at once: %v, doubted: %v, it is %v", at, doubted, s.State)
 	}
-	now = now.Add(refusalHolds)
+	now = now.Add(refusalValid)
 	s.Path = s.Path.Sent(now)
-	p.judge(now.Add(unheardPatience))
-	if _, doubted := hurried(sights, now.Add(unheardPatience)); !slices.Contains(doubted, "peer1") {
+	p.judge(now.Add(firstPatience))
+	if _, doubted := hurried(tracked, now.Add(firstPatience)); !slices.Contains(doubted, "peer1") {
 		t.Errorf("when it is not refused any more, %v are doubted", doubted)
 	}
 }
@@ -111,38 +111,38 @@ func TestAGatewayWhoseFabricIsRestartedIsNotDoubted(t *testing.T) {
 func TestANodeProbesWhatAnotherOfItsClusterSuspects(t *testing.T) {
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	gateway, stranger := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd02::1")
-	p, sights := world(start)
+	p, tracked := world(start)
 	hear := func(from netip.Addr, cluster string, now time.Time) (at, doubted []string) {
 		t.Helper()
 		m, ok := decodeProbe(probe{suspects: PeerKeyOf(cluster), seq: 7}.encode(probeLen))
 		if !ok || m.suspects != PeerKeyOf(cluster) || m.agreement != 0 {
 			t.Fatalf("%+v, %v", m, ok)
 		}
-		for _, s := range sights {
+		for _, s := range tracked {
 			s.burst, s.due = 0, now.Add(probeEvery)
 		}
 		p.receive(from, m, probeLen, now)
-		return hurried(sights, now)
+		return hurried(tracked, now)
 	}
 	now := start.Add(time.Millisecond)
 	if at, doubted := hear(stranger, "peer", now); at != nil || doubted != nil {
-		t.Errorf("at the word of another cluster: probed %v, doubted %v", at, doubted)
+		t.Errorf("at the suspicion of another cluster: probed %v, doubted %v", at, doubted)
 	}
 	want := []string{"peer1", "peer2"}
 	if at, doubted := hear(gateway, "peer", now); !slices.Equal(at, want) || !slices.Equal(doubted, want) {
 		t.Errorf("probed at once: %v, doubted: %v; want %v", at, doubted, want)
 	}
 	if at, _ := hear(gateway, "peer", now.Add(probeEvery/2)); at != nil {
-		t.Errorf("at a second word in a second %v are probed at once", at)
+		t.Errorf("at a second suspicion in a second %v are probed at once", at)
 	}
-	if at, _ := hear(gateway, "nobody", now.Add(2*probeEvery)); at != nil {
-		t.Errorf("at a word of nobody %v are probed at once", at)
+	if at, _ := hear(gateway, "unknown", now.Add(2*probeEvery)); at != nil {
+		t.Errorf("at the suspicion of an unknown node %v are probed at once", at)
 	}
 	for _, name := range want {
-		s := sights[name]
+		s := tracked[name]
 		s.Path = s.Path.Sent(now).Answered(s.Path.Next(), now.Add(time.Millisecond))
 	}
-	if _, doubted := hurried(sights, now); doubted != nil {
+	if _, doubted := hurried(tracked, now); doubted != nil {
 		t.Errorf("%v are doubted though they answered", doubted)
 	}
 }
@@ -163,9 +163,9 @@ func TestProbesOfManyPeersAreSpread(t *testing.T) {
 	for second := range uint64(3) {
 		end := now.Add(probeEvery)
 		sent := func() (n int) {
-			for _, s := range p.sights {
+			for _, s := range p.tracked {
 				n += int(s.Path.Next())
-				if s.told.Equal(now) {
+				if s.claimsSent.Equal(now) {
 					n += len(p.claims)
 				}
 			}
@@ -177,16 +177,16 @@ func TestProbesOfManyPeersAreSpread(t *testing.T) {
 			if n := sent() - before; n > roundMost+len(p.claims) {
 				t.Fatalf("%d datagrams at a time, want %d at most", n, roundMost+len(p.claims))
 			}
-			for _, s := range p.sights {
+			for _, s := range p.tracked {
 				if s.Path.Next() > 0 { // as if all answered
 					s.Path = s.Path.Answered(s.Path.Next()-1, now)
 				}
 			}
 			now = now.Add(max(next.Sub(now), probeTogether))
 		}
-		for a, s := range p.sights {
-			if s.Path.Next() < second || s.target.Home && now.Sub(s.told) > probeEvery+50*probeTogether {
-				t.Fatalf("after %d seconds %v got %d probes, and claims %v ago", second+1, a, s.Path.Next(), now.Sub(s.told))
+		for a, s := range p.tracked {
+			if s.Path.Next() < second || s.target.Home && now.Sub(s.claimsSent) > probeEvery+50*probeTogether {
+				t.Fatalf("after %d seconds %v got %d probes, and claims %v ago", second+1, a, s.Path.Next(), now.Sub(s.claimsSent))
 			}
 		}
 	}

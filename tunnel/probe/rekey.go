@@ -8,35 +8,35 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// A node that replaces its WireGuard key says so to those that it has tunnels with, by
-// datagrams of this form, and they say that they will follow. Like all probes they are inside
-// the tunnel, so nobody can say so of another node.
+// A node that replaces its WireGuard key announces it to the nodes that it has tunnels with, by
+// datagrams of this form, and they confirm that they will follow. Like all probes they are sent inside
+// the tunnel, so a node can announce only its own key.
 //
 //	0  4  "entp"
 //	4  1  version, 1
 //	5  1  kind: 9
-//	6  1  what: see [rekeyWord]
+//	6  1  which message: see [rekeyKind]
 //	7  1  zero
-//	8  4  in how many milliseconds the key is replaced; 0 only asks whether it is known
+//	8  4  in how many milliseconds the key is replaced; 0 only asks whether the next key is known
 //	12 8  which key, see [KeyTag]
 //
-// The time is from now on, so no clocks have to agree.
+// The time is relative, so the clocks need not agree.
 type rekey struct {
-	word rekeyWord
+	kind rekeyKind
 	in   time.Duration
 	key  KeyTag
 }
 
-// rekeyWord is what a node says of the replacement of a key.
-type rekeyWord uint8
+// rekeyKind is the kind of a message about the replacement of a key.
+type rekeyKind uint8
 
 const (
 	// rekeyAsk: the sender replaces its key.
-	rekeyAsk rekeyWord = 1
+	rekeyAsk rekeyKind = 1
 	// rekeyFollow: the sender knows the receiver's next key, and will follow.
-	rekeyFollow rekeyWord = 2
+	rekeyFollow rekeyKind = 2
 	// rekeyOff: the sender does not replace its key after all.
-	rekeyOff rekeyWord = 3
+	rekeyOff rekeyKind = 3
 )
 
 const (
@@ -44,10 +44,10 @@ const (
 	rekeyLen  = 20
 )
 
-// KeyTag tells keys apart: the first bytes of the SHA-256 of the public key. Zero means none.
+// KeyTag identifies a key: the first bytes of the SHA-256 of the public key. Zero means no key.
 type KeyTag [8]byte
 
-// KeyTagOf is the tag of a key; that of no key is zero.
+// KeyTagOf returns the tag of a key; the zero key has the zero tag.
 func KeyTagOf(key plan.PublicKey) KeyTag {
 	if key.IsZero() {
 		return KeyTag{}
@@ -59,39 +59,39 @@ func KeyTagOf(key plan.PublicKey) KeyTag {
 func (r rekey) encode() []byte {
 	b := make([]byte, rekeyLen)
 	copy(b, probeMagic)
-	b[4], b[5], b[6] = probeVersion, kindRekey, byte(r.word)
+	b[4], b[5], b[6] = probeVersion, kindRekey, byte(r.kind)
 	binary.BigEndian.PutUint32(b[8:], uint32(max(0, r.in.Milliseconds())))
 	copy(b[12:], r.key[:])
 	return b
 }
 
-// decodeRekey reads a datagram. False if it is no such one.
+// decodeRekey reads a datagram. It returns false if that is not a message about a key, or malformed.
 func decodeRekey(b []byte) (rekey, bool) {
 	if len(b) != rekeyLen || string(b[:4]) != probeMagic || b[4] != probeVersion || b[5] != kindRekey {
 		return rekey{}, false
 	}
-	r := rekey{word: rekeyWord(b[6]), in: time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond, key: KeyTag(b[12:])}
-	if r.word < rekeyAsk || r.word > rekeyOff || r.in > rekeyMost || r.key == (KeyTag{}) {
+	r := rekey{kind: rekeyKind(b[6]), in: time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond, key: KeyTag(b[12:])}
+	if r.kind < rekeyAsk || r.kind > rekeyOff || r.in > rekeyMost || r.key == (KeyTag{}) {
 		return rekey{}, false
 	}
 	return r, true
 }
 
-// Follow is when to take the next key of a node for its own.
+// Follow is when to use the next key of a node as its current one.
 type Follow struct {
 	Key KeyTag
 	At  time.Time
 }
 
-// asked returns when to follow a node after it asked once more; of several words the earliest
-// counts: others were longer on their way. next is the tag of its next key as it is known here. False is that it is not
-// followed: the key is not known.
+// asked returns when to follow a node after another of its requests. Of several requests the one with
+// the earliest time counts: the others were longer on their way. next is the tag of its next key as it
+// is known here. asked returns false if the node asks for another key, which this node cannot follow.
 func (f Follow) asked(r rekey, next KeyTag, now time.Time) (Follow, bool) {
 	if r.key != next {
 		return f, false
 	}
 	if r.in == 0 {
-		return f, true // it only wants to know
+		return f, true // it only asks whether the key is known
 	}
 	at := now.Add(r.in + RekeyMargin)
 	if f.Key != r.key || f.At.IsZero() || at.Before(f.At) {

@@ -6,46 +6,46 @@ import (
 	"time"
 )
 
-// rekeying is what was said between this node and another about keys.
+// rekeying is the state of the messages between this node and another about keys.
 type rekeying struct {
-	// follow is when to take the other's next key for its own.
+	// follow is when to use the other node's next key as its current one.
 	follow Follow
-	// said is which key of this node it said last that it will follow, and when.
-	said   KeyTag
-	saidAt time.Time
-	// words is how many words were heard in the second from counted.
-	words   int
-	counted time.Time
+	// confirmed is the key of this node that the other one last confirmed to follow, at confirmedAt.
+	confirmed   KeyTag
+	confirmedAt time.Time
+	// messages is how many messages were received in the second from counted.
+	messages int
+	counted  time.Time
 }
 
-func (p *Prober) heardRekey(from netip.Addr, r rekey, now time.Time) {
+func (p *Prober) receiveRekey(from netip.Addr, r rekey, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.sights[from]
+	s := p.tracked[from]
 	if s == nil {
 		return
 	}
 	k := &s.rekey
 	if now.Sub(k.counted) >= time.Second {
-		k.words, k.counted = 0, now
+		k.messages, k.counted = 0, now
 	}
-	if k.words++; k.words > rekeysPerSecond {
+	if k.messages++; k.messages > rekeysPerSecond {
 		return
 	}
-	switch r.word {
+	switch r.kind {
 	case rekeyAsk:
 		follow, ok := k.follow.asked(r, s.target.NextKey, now)
 		if !ok || p.busy && r.in > 0 {
 			return
 		}
-		p.write(from, rekey{word: rekeyFollow, in: r.in, key: r.key}.encode())
+		p.write(from, rekey{kind: rekeyFollow, in: r.in, key: r.key}.encode())
 		if follow != k.follow {
 			k.follow = follow
 			p.due(follow.At)
 		}
 	case rekeyFollow:
 		if r.key == p.replaces {
-			k.said, k.saidAt = r.key, now
+			k.confirmed, k.confirmedAt = r.key, now
 		}
 	case rekeyOff:
 		if r.key == k.follow.Key {
@@ -54,37 +54,37 @@ func (p *Prober) heardRekey(from netip.Addr, r rekey, now time.Time) {
 	}
 }
 
-// Ask tells all nodes whose ways work that this node replaces its key by the one with a tag: in so
-// long, or at some time if that is 0.
+// Ask announces to all nodes whose paths work that this node replaces its key by the one with a tag,
+// after in, or asks whether they know that key if in is 0.
 func (p *Prober) Ask(key KeyTag, in time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.replaces = key
-	p.sayLocked(rekey{word: rekeyAsk, in: in, key: key})
+	p.broadcastLocked(rekey{kind: rekeyAsk, in: in, key: key})
 }
 
-// CallOff tells all that it does not do so now.
+// CallOff announces to the same nodes that this node does not replace its key now.
 func (p *Prober) CallOff(key KeyTag) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sayLocked(rekey{word: rekeyOff, key: key})
+	p.broadcastLocked(rekey{kind: rekeyOff, key: key})
 }
 
-func (p *Prober) sayLocked(r rekey) {
-	for a, s := range p.sights {
+func (p *Prober) broadcastLocked(r rekey) {
+	for a, s := range p.tracked {
 		if s.State == PathUp {
 			p.write(a, r.encode())
 		}
 	}
 }
 
-// SetBusy says whether this node follows nobody for now, since it is about to replace its own
-// key. It returns false, and is not, if it is to follow somebody soon.
+// SetBusy sets whether this node follows no other one for now, since it is about to replace its own
+// key. It changes nothing and returns false if this node will follow another one soon.
 func (p *Prober) SetBusy(busy bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if busy {
-		for _, s := range p.sights {
+		for _, s := range p.tracked {
 			if !s.rekey.follow.At.IsZero() {
 				return false
 			}
@@ -94,13 +94,13 @@ func (p *Prober) SetBusy(busy bool) bool {
 	return true
 }
 
-// Unready returns the nodes whose ways work and that did not say, since a time, that they
+// Unready returns the nodes whose paths work and that have not confirmed, since a time, that they
 // follow this node to a key.
 func (p *Prober) Unready(key KeyTag, since time.Time) (out []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for a, s := range p.sights {
-		if s.State == PathUp && (s.rekey.said != key || s.rekey.saidAt.Before(since)) {
+	for a, s := range p.tracked {
+		if s.State == PathUp && (s.rekey.confirmed != key || s.rekey.confirmedAt.Before(since)) {
 			out = append(out, a)
 		}
 	}
@@ -108,12 +108,12 @@ func (p *Prober) Unready(key KeyTag, since time.Time) (out []netip.Addr) {
 	return out
 }
 
-// Due returns the nodes whose next key is to be taken for their own by now, and when the next
-// one is; the zero time is never.
+// Due returns the nodes whose next key takes the place of their current one by now, and when the next
+// such node is due; the zero time means never.
 func (p *Prober) Due(now time.Time) (due []netip.Addr, next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for a, s := range p.sights {
+	for a, s := range p.tracked {
 		at := s.rekey.follow.At
 		switch {
 		case at.IsZero():
@@ -132,7 +132,7 @@ func (p *Prober) Due(now time.Time) (due []netip.Addr, next time.Time) {
 func (p *Prober) Nudge(to netip.Addr, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[to]; s != nil {
+	if s := p.tracked[to]; s != nil {
 		p.send(to, probe{carries: s.target.Carries, seq: s.Path.Next()}, probeLen)
 		s.Path = s.Path.Sent(now)
 	}

@@ -9,12 +9,12 @@ import (
 
 func FuzzRekey(f *testing.F) {
 	for _, r := range []rekey{
-		{word: rekeyAsk, in: 300 * time.Millisecond, key: KeyTag{1}},
-		{word: rekeyFollow, key: KeyTag{2}},
-		{word: rekeyOff, in: rekeyMost, key: KeyTag{3}},
-		{word: 9, key: KeyTag{1}},
-		{word: rekeyAsk, in: time.Hour, key: KeyTag{1}},
-		{word: rekeyAsk},
+		{kind: rekeyAsk, in: 300 * time.Millisecond, key: KeyTag{1}},
+		{kind: rekeyFollow, key: KeyTag{2}},
+		{kind: rekeyOff, in: rekeyMost, key: KeyTag{3}},
+		{kind: 9, key: KeyTag{1}},
+		{kind: rekeyAsk, in: time.Hour, key: KeyTag{1}},
+		{kind: rekeyAsk},
 	} {
 		f.Add(r.encode())
 	}
@@ -39,7 +39,7 @@ func FuzzRekey(f *testing.F) {
 func TestAnotherNodeIsFollowedAfterItReplacedItsKey(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	key, other := KeyTagOf(plan.PublicKey{1}), KeyTagOf(plan.PublicKey{2})
-	ask := func(in time.Duration) rekey { return rekey{word: rekeyAsk, in: in, key: key} }
+	ask := func(in time.Duration) rekey { return rekey{kind: rekeyAsk, in: in, key: key} }
 	var f Follow
 	f, ok := f.asked(ask(0), key, now)
 	if !ok || !f.At.IsZero() {
@@ -61,11 +61,11 @@ func TestAnotherNodeIsFollowedAfterItReplacedItsKey(t *testing.T) {
 	if late != f || !quick.At.Equal(f.At.Add(-20*time.Millisecond)) {
 		t.Errorf("late %+v, quick %+v, before %+v", late, quick, f)
 	}
-	again, _ := f.asked(rekey{word: rekeyAsk, in: time.Second, key: other}, other, now)
+	again, _ := f.asked(rekey{kind: rekeyAsk, in: time.Second, key: other}, other, now)
 	if again.Key != other || again.At != now.Add(time.Second+RekeyMargin) {
 		t.Errorf("another key: %+v", again)
 	}
 	if !(KeyTagOf(plan.PublicKey{}) == KeyTag{}) || key == other {
-		t.Error("tags do not tell keys apart")
+		t.Error("two keys have the same tag")
 	}
 }

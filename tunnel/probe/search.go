@@ -12,13 +12,13 @@ import "time"
 type Search struct {
 	// bound is the largest size that is tried.
 	bound int
-	// floor is the largest size that was answered, ceiling the smallest that was not; zero if
-	// there is none.
+	// floor is the largest size that was answered, ceiling the smallest that was not. Zero means that
+	// no such size is known.
 	floor, ceiling int
 	// lost is how many probes of the size that is tried were lost in a row.
 	lost int
-	// awaited is the size of the probe whose answer is awaited, zero if there is none; sent is
-	// when the last one was sent.
+	// awaited is the size of the probe whose answer is awaited; zero means none. sent is
+	// when the last probe was sent.
 	awaited int
 	sent    time.Time
 	// failed is when a size was last found not to pass.
@@ -36,20 +36,21 @@ const (
 	confirmEvery = 5 * time.Second
 )
 
-// Bounded is the search on a path of which the network says that no more than bound fits. It
-// begins again when that changes; the first time with standing, what was known to pass before.
-func (s Search) Bounded(bound, standing int) Search {
+// Bounded returns the search on a path that no packets larger than bound pass, as the network says. It
+// starts over when bound changes; the first time it starts from last, the size that was known to pass
+// before this process began.
+func (s Search) Bounded(bound, last int) Search {
 	bound = max(bound, LeastMTU)
 	switch {
 	case bound == s.bound:
 		return s
-	case s.bound == 0 && standing >= LeastMTU && standing < bound:
-		return Search{bound: bound, floor: standing, ceiling: bound + 1}
+	case s.bound == 0 && last >= LeastMTU && last < bound:
+		return Search{bound: bound, floor: last, ceiling: bound + 1}
 	}
 	return Search{bound: bound}
 }
 
-// MTU is the size to use; zero while nothing is known.
+// MTU returns the size to use; zero means that no size is known yet.
 func (s Search) MTU() int {
 	if s.ceiling == 0 {
 		return s.bound
@@ -60,13 +61,13 @@ func (s Search) MTU() int {
 	return s.floor
 }
 
-// Blocked says that not even the least size passes.
+// Blocked reports whether not even the least size passes.
 func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= LeastMTU }
 
-// Narrow says that what IPv6 needs does not pass.
+// Narrow reports whether packets of the size that IPv6 needs are lost.
 func (s Search) Narrow() bool { return s.bound > 0 && s.MTU() < MinMTU }
 
-// Next is the size of the probe that is due; zero if none is.
+// Next returns the size of the probe that is due; zero means that none is.
 func (s Search) Next(now time.Time) int {
 	if s.bound == 0 || s.awaited != 0 {
 		return 0
@@ -117,8 +118,8 @@ func (s Search) Answered(size int) Search {
 	return s
 }
 
-// Elapsed gives up the probe that was not answered within patience. up says that small ones are
-// answered; if not, nothing follows from it.
+// Elapsed gives up the probe that was not answered within patience. up says whether small probes are
+// answered; if they are not, the loss does not count.
 func (s Search) Elapsed(now time.Time, patience time.Duration, up bool) Search {
 	if s.awaited != 0 && now.Sub(s.sent) >= patience {
 		size := s.awaited

@@ -1,6 +1,6 @@
-// Package plantest has the question that a plan is there to answer, for tests: does each packet
-// arrive at the pod that it was meant for, and nowhere else? [World.Check] asks it of whatever
-// carries packets: of layouts, which [Simulate] interprets, or of nodes that have them in force.
+// Package plantest checks plans in tests: each packet has to arrive at the pod that it was meant for,
+// and nowhere else. [World.Check] checks that on anything that carries packets: on layouts, which
+// [Simulate] interprets, or on nodes with these layouts in their kernels.
 package plantest
 
 import (
@@ -25,34 +25,34 @@ type Node struct {
 	Cluster, Name string
 	Pods          []netip.Prefix
 	Gateway       bool
-	// Told says that other clusters are told of its pods, so that they are reached directly.
-	Told bool
+	// Announced says that its pods are announced to other clusters, so that they are reached directly.
+	Announced bool
 }
 
-// World is clusters that peer with each other, all or some, and have the same pod prefix.
+// World is a set of clusters that peer with each other, all or some, and have the same pod prefix.
 type World struct {
 	Real  netip.Prefix
 	Nodes []Node
 	Pods  []Pod
 	// Alias is the prefix by which a cluster knows the pods of another.
 	Alias func(knows, known string) netip.Prefix
-	// Direct is what a node knows of one of another cluster that it can reach directly. False
-	// if it has no tunnel to it; nil is that no node has one.
+	// Direct returns what a node knows about one of another cluster that it can reach directly, or
+	// false if it has no tunnel to it. Nil means that no node has such a tunnel.
 	Direct func(from Node, to plan.RemoteNode) (plan.Direct, bool)
-	// Apart says that two clusters do not peer; nil is that all do.
+	// Apart reports whether two clusters do not peer. Nil means that all do.
 	Apart func(a, b string) bool
-	// Transit says that a cluster lets two others reach each other's pods through it, and that
-	// these agree; nil is that none does.
+	// Transit reports whether a cluster lets two others reach each other's pods through it, and these
+	// agree. Nil means that none does.
 	Transit func(through, a, b string) bool
-	// Single is the prefix by which a cluster knows pods of a third, through another, one by one:
-	// in the order of Pods.
+	// Single returns the prefix of the aliases that a cluster has for single pods of a third cluster,
+	// through another, in the order of Pods.
 	Single func(knows, through string) netip.Prefix
 	// Key and Endpoints are those of a node.
 	Key       func(Node) plan.PublicKey
 	Endpoints func(Node) []string
 }
 
-// TB is what a check needs of a test.
+// TB is the part of testing.TB that a check uses.
 type TB interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -61,12 +61,12 @@ type TB interface {
 // Net carries packets.
 type Net interface {
 	// Open opens a flow from a pod to the address of another. It returns the address that the
-	// other pod sees, and an error if the flow does not come about, or anywhere else.
+	// other pod sees, and an error if the flow is not opened, or arrives elsewhere.
 	Open(from, to Pod, at netip.Addr) (seen netip.Addr, err error)
 }
 
-// Check opens flows from each pod to each of the other clusters: each flow to an open pod comes
-// about, under the addresses that the two clusters have for each other, and no other.
+// Check opens flows from each pod to each of the other clusters. All flows to open pods must succeed,
+// under the aliases that the two clusters have for each other, and all others must fail.
 func (w World) Check(t TB, over Net) {
 	t.Helper()
 	for _, from := range w.Pods {
@@ -174,7 +174,7 @@ func (w World) transit(self string, q *plan.Peer) {
 
 // Desired is the desired state of a node.
 func (w World) Desired(self Node) plan.Desired {
-	d := plan.Desired{ClusterID: self.Cluster, Node: self.Name, Announced: w.told(self.Cluster)[self.Name]}
+	d := plan.Desired{ClusterID: self.Cluster, Node: self.Name, Announced: w.announced(self.Cluster)[self.Name]}
 	var order []string
 	peers := map[string]*plan.Peer{}
 	for _, n := range w.Nodes {
@@ -194,7 +194,7 @@ func (w World) Desired(self Node) plan.Desired {
 			}
 			peers[n.Cluster], order = q, append(order, n.Cluster)
 		}
-		g := plan.Gateway{Node: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), Pods: w.told(n.Cluster)[n.Name]}
+		g := plan.Gateway{Node: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), Pods: w.announced(n.Cluster)[n.Name]}
 		if n.Gateway {
 			q.Gateways = append(q.Gateways, g)
 		} else {
@@ -214,21 +214,21 @@ func (w World) Desired(self Node) plan.Desired {
 	return d
 }
 
-// told is what other clusters are told of the pods on the nodes of one.
-func (w World) told(cluster string) map[string][]netip.Prefix {
+// announced returns the prefixes of pods on the nodes of a cluster that are announced to others.
+func (w World) announced(cluster string) map[string][]netip.Prefix {
 	var nodes []plan.Node
 	for _, n := range w.Nodes {
 		if n.Cluster == cluster {
 			nodes = append(nodes, plan.Node{Name: n.Name, PodCIDRs: n.Pods})
 		}
 	}
-	told := plan.DirectPods(nodes, []netip.Prefix{w.Real}, plan.MaxDirectPods)
+	pods := plan.DirectPods(nodes, []netip.Prefix{w.Real}, plan.MaxDirectPods)
 	for _, n := range w.Nodes {
-		if n.Cluster == cluster && !n.Told {
-			delete(told, n.Name)
+		if n.Cluster == cluster && !n.Announced {
+			delete(pods, n.Name)
 		}
 	}
-	return told
+	return pods
 }
 
 // Simulation carries packets as the layouts of all nodes say.
@@ -239,7 +239,7 @@ type Simulation struct {
 	Direct int
 }
 
-// Simulate plans all nodes of a world, twice: in between each is told what the others told it.
+// Simulate plans all nodes of a world, twice: in between each receives the announcements of the others.
 func Simulate(w World) (*Simulation, error) {
 	s := &Simulation{world: w, layouts: map[plan.PublicKey]plan.Layout{}}
 	for range 2 {
@@ -257,7 +257,7 @@ func Simulate(w World) (*Simulation, error) {
 	return s, nil
 }
 
-// directs is the nodes that one has tunnels to, with what they told it last.
+// directs returns the nodes to which one has tunnels, with the agreements that they announced last.
 func (s *Simulation) directs(self Node, d plan.Desired) []plan.Direct {
 	if s.world.Direct == nil {
 		return nil
@@ -271,7 +271,7 @@ func (s *Simulation) directs(self Node, d plan.Desired) []plan.Direct {
 		}
 		for _, p := range s.layouts[n.PublicKey].Peers {
 			if p.PublicKey == s.world.Key(self) {
-				direct.Told = p.Agreement
+				direct.Received = p.Agreement
 			}
 		}
 		direct.RemoteNode = n
@@ -359,7 +359,7 @@ func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// directly is what a node makes of the addresses of a packet that it sends directly.
+// directly returns the addresses of a packet as a node sends it directly.
 func directly(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, ok bool) {
 	for _, d := range l.Direct {
 		if own, known := remap(source, d.Local, false); known && contains(d.Open, to) {
@@ -369,7 +369,7 @@ func directly(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, ok boo
 	return source, to, false
 }
 
-// undo is what a node makes of them that a packet comes to directly.
+// undo returns the addresses of a packet as a node delivers it that received it directly.
 func undo(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, direct bool, err error) {
 	for _, d := range l.Direct {
 		for _, alias := range d.Remote {
@@ -414,7 +414,7 @@ func remap(a netip.Addr, local []plan.Mapping, entering bool) (netip.Addr, bool)
 	return a, false
 }
 
-// allowed is the peer of a device that an address belongs to: WireGuard's cryptokey routing.
+// allowed returns the peer of a device that has an address: WireGuard's cryptokey routing.
 func allowed(l plan.Layout, a netip.Addr) (key plan.PublicKey, ok bool) {
 	longest := -1
 	for _, p := range l.Peers {
