@@ -94,7 +94,7 @@ func (r *realHome) offloaded() ([]Namespace, error) {
 	return slices.Clone(r.spaces), nil
 }
 
-// choose has the namespace say what becomes of its pods while the provider does not answer.
+// choose sets what happens to the namespace's pods while the provider does not respond.
 func (r *realHome) choose(loss peering.Loss) {
 	r.mu.Lock()
 	r.spaces[0].Loss = loss
@@ -240,7 +240,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	})
 
 	r.bind("stowaway", func(p *corev1.Pod) { p.Spec.Tolerations = nil })
-	r.until("a pod that was bound by hand is told that it is left alone", func() bool {
+	r.until("a pod that was bound by hand has an event that it is left alone", func() bool {
 		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reasonNotTolerated})
 		return err == nil && len(list.Items) == 1 && list.Items[0].InvolvedObject.Name == "stowaway"
 	})

@@ -8,10 +8,10 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// accesses returns the permissions for a request, of which the caller needs one. They are
-// those of a kubelet, except that exec, attach and port-forward always need create: over a
-// WebSocket they are a GET, and callers that may only read must not run commands. Where
-// neither pod nor path names a node, the caller needs the permission for every node.
+// accesses returns the permissions for a request; the caller needs one of them. They are those of a
+// kubelet, except that exec, attach and port-forward always need create: over a WebSocket they are
+// a GET, and callers that may only read must not run commands. If neither pod nor path names a
+// node, the caller needs the permission for every node.
 func accesses(method string, t target, node string) []authorizationv1.ResourceAttributes {
 	verb := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update",
@@ -36,7 +36,7 @@ func accesses(method string, t target, node string) []authorizationv1.ResourceAt
 	return []authorizationv1.ResourceAttributes{proxy}
 }
 
-// authorise says whether a caller has one of some permissions.
+// authorise reports whether a caller has at least one of the permissions oneOf.
 func (k *Kubelet) authorise(ctx context.Context, user authenticationv1.UserInfo, oneOf []authorizationv1.ResourceAttributes) (bool, error) {
 	for _, permission := range oneOf {
 		if ok, err := k.auth.Allowed(ctx, user, permission); ok || err != nil {

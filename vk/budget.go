@@ -11,12 +11,11 @@ import (
 	"github.com/entente-dev/entente/internal/budget"
 )
 
-// Budget bounds what providers make an agent write to its own API server: statuses
-// of pods and events. What home itself causes comes first: each pod brings the
-// writes and events with which it starts, and the last status of a pod is always
-// written. For everything beyond that each node has its own share, so that a
-// provider that writes without end delays only what it says itself. What one does not
-// need of its share is the others'. It is safe for concurrent use.
+// Budget bounds what providers make an agent write to its own API server: statuses of pods and
+// events. Writes that home itself causes come first: each pod adds the writes and events with which
+// it starts, and the last status of a pod is always written. Everything else counts against the
+// share of its node, so that a provider that writes without end delays only its own statuses. What
+// a node leaves of its share, the others may use. It is safe for concurrent use.
 type Budget struct {
 	mu sync.Mutex
 	// urgent is for changes of phase and readiness, ordinary for all other statuses,
@@ -24,8 +23,8 @@ type Budget struct {
 	urgent, ordinary, events *budget.Budget[*share]
 }
 
-// Writes bounds the bytes that providers make the agent write, but for what each pod brings with
-// it. Half of them are for what is urgent.
+// Writes bounds the bytes that providers make the agent write, except for those that each pod adds.
+// Half of them are for urgent statuses.
 func Writes() budget.Limits {
 	return budget.Limits{Burst: maxWriteBytesBurst, Rate: maxWriteBytes, UserBurst: maxNodeWriteBytesBurst, UserRate: maxNodeWriteBytes}
 }
@@ -42,8 +41,8 @@ func NewBudget() *Budget {
 	}
 }
 
-// share is one node's part of a budget. Its limits have the writes line up that wait:
-// thousands of pods that change at once each try at a time of their own.
+// share is one node's part of a budget. Its limits queue the writes that wait, so that thousands of
+// pods that change at once do not all retry at the same time.
 type share struct {
 	of               *Budget
 	urgent, ordinary writeLimit
@@ -62,7 +61,7 @@ func newShare(of *Budget) *share {
 	return &share{of: of, urgent: l(), ordinary: l()}
 }
 
-// at has a write of so many bytes line up, and returns when it is to be tried.
+// at queues a write of size bytes, and returns when to try it.
 func (s *share) at(now time.Time, size int, urgent bool) time.Time {
 	l := s.ordinary
 	if urgent {
@@ -75,8 +74,8 @@ func (s *share) at(now time.Time, size int, urgent bool) time.Time {
 	return now.Add(min(wait, math.MaxInt64/2))
 }
 
-// take takes a write of so many bytes from the budget of all nodes, and returns 0, or for
-// how long about there is no room for it.
+// take takes a write of size bytes from the budget of all nodes and returns 0, or about how long
+// the write has to wait for room.
 func (s *share) take(now time.Time, size int, urgent bool) time.Duration {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -86,20 +85,19 @@ func (s *share) take(now time.Time, size int, urgent bool) time.Duration {
 	return s.of.ordinary.Take(now, s, float64(size))
 }
 
-// writes is what one pod may still have written. The zero value is that of a pod
-// that crosses now.
+// writes counts what was written of one pod. The zero value is for a pod that is about to be sent.
 type writes struct {
-	statuses, events int       // how many were made of those that the pod brings
-	ephemeral        int       // how many containers home added since, each of which brings more
+	statuses, events int       // how many of the pod's own were made
+	ephemeral        int       // how many containers home added since; each adds to the pod's own
 	next             time.Time // before which no ordinary status is written
 	flips            time.Time // when all of maxFlips can be used again
-	slot             time.Time // when the status may be written next, zero if nobody asked
+	slot             time.Time // when the status may be written next; zero if none waits
 	urgent           bool      // what the slot was reserved as
-	gathered         time.Time // until when what is said before it runs is gathered, zero if nothing is
+	gathered         time.Time // when statuses of a pod that does not run yet stop being gathered; zero if none is
 }
 
-// gather says how long a status has to wait for those that may follow it at once: 0 is not
-// at all.
+// gather returns how long a status waits for those that may follow within moments: 0 for not at
+// all.
 func (w *writes) gather(now time.Time, was, is *corev1.PodStatus) time.Duration {
 	if was.Phase != corev1.PodPending && was.Phase != "" || is.Phase != corev1.PodPending {
 		return 0
@@ -114,8 +112,8 @@ func (w *writes) gather(now time.Time, was, is *corev1.PodStatus) time.Duration 
 	return 0
 }
 
-// wait says how long a status has to wait for its turn: 0 takes the turn. The
-// status that is written then is the latest, whatever came meanwhile.
+// wait returns how long a status still has to wait; at 0 it may be written, and counts as written.
+// The status written in the end is always the latest one.
 func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Duration {
 	if w.brought() && (w.slot.IsZero() || now.Before(w.slot)) {
 		w.statuses++
@@ -125,7 +123,7 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 	switch {
 	case w.slot.IsZero():
 		w.slot, w.urgent = w.reserve(now, s, size, urgent), urgent
-	case urgent && !w.urgent: // also if its turn has come: what is left for others may be nothing
+	case urgent && !w.urgent: // even if its slot has come: the ordinary budget may be used up
 		if at := w.reserve(now, s, size, urgent); at.Before(w.slot) {
 			w.slot = at
 		}
@@ -135,7 +133,7 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 		return w.slot.Sub(now)
 	}
 	if d := s.take(now, size, w.urgent); d > 0 {
-		// Others have used what there was.
+		// Other nodes have used up the budget.
 		w.slot = now.Add(d)
 		if at := s.at(now, size, w.urgent); at.After(w.slot) {
 			w.slot = at
@@ -146,7 +144,7 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 	return 0
 }
 
-// written counts a write beyond those that the pod brings.
+// written counts a write beyond the pod's own.
 func (w *writes) written(now time.Time) {
 	if w.urgent {
 		w.flips = later(w.flips, now).Add(flipPace)
@@ -154,13 +152,13 @@ func (w *writes) written(now time.Time) {
 	w.next, w.slot = now.Add(podPace), time.Time{}
 }
 
-// brought says whether there is a status left of those that the pod brings.
+// brought reports whether any of the pod's own statuses is left.
 func (w *writes) brought() bool {
 	return w.statuses < maxFirstStatuses+maxEphemeralStatuses*w.ephemeral
 }
 
-// reserve has a status line up in the node's share, and returns when its turn is there and the pod's
-// own pace allows it. The pace counts what is written alone.
+// reserve queues a status in the node's share, and returns the first time that both the share and
+// the pod's own pace allow. Only statuses that were written count for the pace.
 func (w *writes) reserve(now time.Time, s *share, size int, urgent bool) time.Time {
 	paced := w.next
 	if urgent {
@@ -176,7 +174,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// event says whether an event about the pod may be written.
+// event reports whether an event about the pod may be written.
 func (w *writes) event(now time.Time, s *share) bool {
 	if w.events < maxFirstEvents {
 		w.events++

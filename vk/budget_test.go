@@ -280,7 +280,7 @@ func TestANodeCannotUseAnothersShare(t *testing.T) {
 			total += reserveAll(s, now, 64<<10)
 		}
 	}
-	// Each share has one write of each kind begun when there was room left.
+	// Each share began one write of each kind while there was room.
 	if most := maxWriteBytesBurst + 3600*maxWriteBytes + 2*len(hostile)*64<<10; total > most {
 		t.Errorf("three peers had %d bytes written in an hour, want at most %d", total, most)
 	}
@@ -385,8 +385,8 @@ func TestIdleSharesAreUsedByOthers(t *testing.T) {
 	}
 }
 
-// A status whose turn has come among the ordinary ones, of which nobody can have more written, does
-// not wait with these once it is of readiness.
+// A status whose turn has come among the ordinary ones, whose budget is used up, does not wait with
+// these once it is of readiness.
 func TestReadinessDoesNotWaitInTheTurnOfAnotherStatus(t *testing.T) {
 	t.Parallel()
 	b, now := NewBudget(), time.Now()
@@ -456,7 +456,7 @@ func TestStatusBeforeAPodRunsIsGathered(t *testing.T) {
 		{startGather, pending, pending, startGather},
 		{startGather, pending, running, 0},
 		{startGather, running, running, 0},
-		// Whatever else is said is not held up.
+		// Other statuses are not held up.
 		{startGather, running, pending, 0},
 		{startGather, pending, status(corev1.PodFailed), 0},
 	} {

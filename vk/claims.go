@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// claimRetry is the pause before the claims of a pod are reconciled again that waits for them.
+// claimRetry is the pause before a pod that waits for its claims is reconciled again.
 const claimRetry = 2 * time.Second
 
 func mountsClaim(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
@@ -32,16 +32,16 @@ func eachClaim(s *corev1.PodSpec, f func(*corev1.PersistentVolumeClaimVolumeSour
 	}
 }
 
-// claims is which volumes the claims of a pod are bound to. Neither ever changes.
+// claims are the claims of a pod and the volumes to which they are bound, which never changes.
 type claims struct {
-	// volumes has the names of the volumes at the provider, by the names of the claims.
+	// volumes are the names of the volumes at the provider, by claim name.
 	volumes map[string]string
-	// refused says why the pod cannot run at the provider; missing what it waits for.
+	// refused is why the pod cannot run at the provider; missing is what it waits for.
 	refused, missing string
 }
 
-// mount has a translated pod mount the volumes that its claims are bound to. It returns why
-// it cannot run at the provider, and what it waits for.
+// mount makes a translated pod mount the volumes to which its claims are bound. It returns why the
+// pod cannot run at the provider, or what it waits for.
 func (c claims) mount(t *corev1.Pod) (refusal *peering.Refusal, missing string) {
 	eachClaim(&t.Spec, func(v *corev1.PersistentVolumeClaimVolumeSource) {
 		name, ok := c.volumes[v.ClaimName]
@@ -56,9 +56,9 @@ func (c claims) mount(t *corev1.Pod) (refusal *peering.Refusal, missing string) 
 	return nil, strings.TrimPrefix(c.missing+"; "+missing, "; ")
 }
 
-// lookAtClaims looks up the claims of a pod that were not known yet, and has the pod
-// reconciled again if it has to wait for them.
-func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
+// lookUpClaims looks up those claims of a pod that are not known yet, and requeues the pod if it
+// has to wait for them.
+func (n *Node) lookUpClaims(ctx context.Context, uid string) error {
 	pod := n.localPod(uid)
 	if pod == nil || podstatus.Terminal(pod.Status.Phase) || !slices.ContainsFunc(pod.Spec.Volumes, mountsClaim) {
 		return nil
@@ -76,7 +76,7 @@ func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
 			return
 		}
 		news = true
-		problem = n.lookAtClaim(ctx, pod, v.ClaimName, &found)
+		problem = n.lookUpClaim(ctx, pod, v.ClaimName, &found)
 	})
 	if problem != nil || !news {
 		return problem
@@ -90,8 +90,8 @@ func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
 	return nil
 }
 
-// lookAtClaim adds one claim to those that are known.
-func (n *Node) lookAtClaim(ctx context.Context, pod *corev1.Pod, name string, found *claims) error {
+// lookUpClaim adds one claim to those that are known.
+func (n *Node) lookUpClaim(ctx context.Context, pod *corev1.Pod, name string, found *claims) error {
 	claim, err := n.cfg.Client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && claim.Spec.VolumeName == "" {
 		found.missing = fmt.Sprintf("claim %q is not bound to a volume yet; the pod waits for that", name)
@@ -111,7 +111,7 @@ func (n *Node) lookAtClaim(ctx context.Context, pod *corev1.Pod, name string, fo
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != api.VolumeDriver:
 		found.refused = fmt.Sprintf("this pod cannot run in another cluster: claim %q has a volume of this cluster; use a storage class of Entente", name)
 	case pv.Spec.CSI.VolumeAttributes[api.VolumePeer] != n.cfg.Peer:
-		found.refused = fmt.Sprintf("this pod cannot run at this provider: the volume of claim %q is at another one", name)
+		found.refused = fmt.Sprintf("this pod cannot run at this provider: the volume of claim %q is at another provider", name)
 	default:
 		if found.volumes == nil {
 			found.volumes = map[string]string{}

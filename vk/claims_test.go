@@ -37,7 +37,7 @@ func TestClaimsBecomeVolumesOfTheProvider(t *testing.T) {
 		"both are known":     {claims: claims{volumes: both}},
 		"none was looked at": {waits: `"db-0-scratch" is not reconciled yet`},
 		"one is not bound":   {claims: claims{volumes: map[string]string{"data-db-0": "entente-1"}, missing: "claim x is not bound"}, waits: "claim x is not bound"},
-		"one is elsewhere":   {claims: claims{volumes: both, refused: "at another one"}, refused: "at another one"},
+		"one is elsewhere":   {claims: claims{volumes: both, refused: "at another provider"}, refused: "at another provider"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr, refusal := podspec.Leave(pod())
@@ -129,7 +129,7 @@ func TestAPodCrossesWithTheVolumeOfItsClaim(t *testing.T) {
 }
 
 func TestAPodWithAVolumeElsewhereIsNotSent(t *testing.T) {
-	for name, words := range map[string]string{"home": "a volume of this cluster", "another": "at another one"} {
+	for name, words := range map[string]string{"home": "a volume of this cluster", "another": "at another provider"} {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
 				driver := map[string]string{"home": "example.com/disk", "another": api.VolumeDriver}[name]

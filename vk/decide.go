@@ -8,21 +8,20 @@ const (
 	stepNothing step = iota
 	// stepDrop drops what is remembered: nothing is left on either side.
 	stepDrop
-	// stepNotApplicable says that the pod is not run, as its namespace is not
-	// offloaded.
+	// stepNotApplicable reports that the pod is not run, as its namespace is not offloaded.
 	stepNotApplicable
-	// stepLeave leaves a pod alone that nobody let onto the node, and says so.
+	// stepLeave leaves alone a pod that does not tolerate the node's taint, and reports that.
 	stepLeave
-	// stepRefuse says that the pod cannot run elsewhere.
+	// stepRefuse reports that the pod cannot run elsewhere.
 	stepRefuse
 	// stepWait waits for what the pod refers to.
 	stepWait
 	// stepHold keeps a pod at home while the node takes no new ones.
 	stepHold
-	// stepWant wants the pod, and shows what the provider says of it.
+	// stepWant wants the pod, and shows the provider's status of it.
 	stepWant
-	// stepSettle makes the end of a pod final.
-	stepSettle
+	// stepFinal makes the end of a pod final.
+	stepFinal
 	// stepFail ends a pod that is gone at the provider without having been asked.
 	stepFail
 	// stepUnwant asks the provider to end the pod.
@@ -33,7 +32,7 @@ const (
 	stepFence
 )
 
-// podFacts is all that the decision on a pod depends on.
+// podFacts is everything on which the decision about a pod depends.
 type podFacts struct {
 	// Of the local pod:
 
@@ -44,12 +43,12 @@ type podFacts struct {
 
 	// Of its namespace and spec:
 
-	tolerates  bool   // it tolerates the node's taint
-	offloading answer // whether its namespace is offloaded
-	portable   bool   // it can run in another cluster
-	complete   bool   // what it has to refer to is there
-	closed     bool   // the node takes no new pods
-	fenced     bool   // the provider is silent, and has stopped what it has of it
+	tolerates  bool    // it tolerates the node's taint
+	offloading ternary // whether its namespace is offloaded
+	portable   bool    // it can run in another cluster
+	complete   bool    // what it has to refer to is there
+	closed     bool    // the node takes no new pods
+	fenced     bool    // the provider is silent, and has stopped the pod as agreed
 
 	// Of the provider:
 
@@ -59,22 +58,22 @@ type podFacts struct {
 	deleteAcked bool // the provider acknowledged the delete
 }
 
-// answer is a yes, a no, or neither.
-type answer uint8
+// ternary is yes, no or unknown.
+type ternary uint8
 
 const (
-	unknown answer = iota
+	unknown ternary = iota
 	yes
 	no
 )
 
-// crossed says that the provider has or had the pod.
+// crossed reports whether the provider has or had the pod.
 func (f podFacts) crossed() bool { return f.held || f.marked }
 
-// ended says that the provider reported that it does not have the pod.
+// ended reports whether the provider said that it does not have the pod.
 func (f podFacts) ended() bool { return f.gone || (f.deleteAcked && !f.crossed()) }
 
-// neverCrossed says that the pod was not and will not be sent.
+// neverCrossed reports whether the pod was not and will not be sent.
 func (f podFacts) neverCrossed() bool {
 	return !f.crossed() && !f.wanted && (f.offloading == no || !f.portable)
 }
@@ -87,7 +86,7 @@ func decidePod(f podFacts) step {
 		}
 		return stepUnwant
 	case !f.tolerates && !f.crossed() && !f.wanted:
-		// Somebody bound it here by hand. The agent may not touch such a pod.
+		// It was bound here by hand. The agent may not touch such a pod.
 		return stepLeave
 	case f.fenced && !f.terminal && (f.crossed() || f.wanted || f.deleting && !f.ended()):
 		return stepFence
@@ -99,11 +98,11 @@ func decidePod(f podFacts) step {
 		}
 		return stepUnwant
 	case f.terminal:
-		return stepSettle
+		return stepFinal
 	case f.gone:
 		return stepFail
 	case f.crossed() || f.wanted:
-		// What was sent goes on, whatever was decided about its namespace meanwhile.
+		// A pod that was sent goes on running, whatever was decided about its namespace since.
 		return stepWant
 	case f.offloading == unknown:
 		return stepNothing

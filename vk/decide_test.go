@@ -25,13 +25,13 @@ func TestDecidePod(t *testing.T) {
 		"a foreign pod is not applicable":                                    {with(func(f *podFacts) { f.offloading = no }), stepNotApplicable},
 		"nothing happens while offloading is not known":                      {with(func(f *podFacts) { f.offloading = unknown }), stepNothing},
 		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.held = no, true }), stepWant},
-		"a running pod goes on when nobody knows about its namespace":        {with(func(f *podFacts) { f.offloading, f.marked = unknown, true }), stepWant},
-		"a pod that somebody bound by hand is left alone":                    {with(func(f *podFacts) { f.tolerates = false }), stepLeave},
+		"a running pod goes on while its namespace is not known":             {with(func(f *podFacts) { f.offloading, f.marked = unknown, true }), stepWant},
+		"a pod that was bound by hand is left alone":                         {with(func(f *podFacts) { f.tolerates = false }), stepLeave},
 		"a deleted pod that was bound by hand is left alone":                 {with(func(f *podFacts) { f.tolerates, f.deleting = false, true }), stepLeave},
 		"a pod that runs is not left alone":                                  {with(func(f *podFacts) { f.tolerates, f.held, f.deleting = false, true, true }), stepUnwant},
 		"a pod with host access is refused":                                  {with(func(f *podFacts) { f.portable = false }), stepRefuse},
-		"a pod that ended is settled":                                        {with(func(f *podFacts) { f.terminal, f.held = true, true }), stepSettle},
-		"a pod that ended and is gone is settled":                            {with(func(f *podFacts) { f.terminal, f.gone = true, true }), stepSettle},
+		"a pod that ended is final":                                          {with(func(f *podFacts) { f.terminal, f.held = true, true }), stepFinal},
+		"a pod that ended and is gone is final":                              {with(func(f *podFacts) { f.terminal, f.gone = true, true }), stepFinal},
 		"a pod that is gone unasked fails":                                   {with(func(f *podFacts) { f.held, f.wanted, f.gone = true, true, true }), stepFail},
 		"a pod that is being deleted is unwanted":                            {with(func(f *podFacts) { f.deleting, f.held = true, true }), stepUnwant},
 		"an ack is not the end of a pod that ran":                            {with(func(f *podFacts) { f.deleting, f.held, f.deleteAcked = true, true, true }), stepUnwant},
@@ -44,7 +44,7 @@ func TestDecidePod(t *testing.T) {
 		"a pod that the provider stopped as agreed ends":                     {with(func(f *podFacts) { f.held, f.wanted, f.fenced = true, true, true }), stepFence},
 		"so does one that is being deleted":                                  {with(func(f *podFacts) { f.marked, f.deleting, f.fenced = true, true, true }), stepFence},
 		"a pod that never crossed is not fenced":                             {with(func(f *podFacts) { f.fenced = true }), stepWant},
-		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.held, f.terminal, f.fenced = true, true, true }), stepSettle},
+		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.held, f.terminal, f.fenced = true, true, true }), stepFinal},
 		"a vanished pod is unwanted":                                         {podFacts{wanted: true, portable: true, complete: true}, stepUnwant},
 		"a vanished pod that is gone is dropped":                             {podFacts{held: true, gone: true}, stepDrop},
 		"a vanished pod that never crossed is dropped":                       {podFacts{}, stepDrop},
@@ -62,7 +62,7 @@ func TestDecidePod(t *testing.T) {
 func TestDecidePodNeverHarms(t *testing.T) {
 	bit := func(i, n int) bool { return i&(1<<n) != 0 }
 	for i := range 1 << 12 {
-		for _, o := range []answer{unknown, yes, no} {
+		for _, o := range []ternary{unknown, yes, no} {
 			f := podFacts{
 				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), marked: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
 				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), fenced: bit(i, 11), offloading: o,
@@ -72,17 +72,17 @@ func TestDecidePodNeverHarms(t *testing.T) {
 			case got == stepWant && (f.terminal || f.gone || f.deleting || !f.exists):
 				t.Errorf("%+v: a pod that ended or goes is wanted", f)
 			case got == stepWant && !f.tolerates && !f.held && !f.marked && !f.wanted:
-				t.Errorf("%+v: a pod is wanted that nobody let onto the node", f)
+				t.Errorf("%+v: a pod is wanted that does not tolerate the taint", f)
 			case got == stepUnwant && f.exists && !f.deleting:
-				t.Errorf("%+v: a pod that nobody deletes is unwanted", f)
+				t.Errorf("%+v: a pod that is not deleted is unwanted", f)
 			case got == stepFinalise && !f.deleting:
-				t.Errorf("%+v: a pod that nobody deletes is finalised", f)
+				t.Errorf("%+v: a pod that is not deleted is finalised", f)
 			case got == stepFinalise && f.held && !f.gone && !f.terminal:
 				t.Errorf("%+v: a pod is finalised while it runs", f)
 			case got == stepFence && (!f.fenced || !f.exists || f.terminal):
-				t.Errorf("%+v: a pod is fenced that nobody stopped", f)
+				t.Errorf("%+v: a pod is fenced that was not stopped", f)
 			case got == stepFail && !f.gone:
-				t.Errorf("%+v: a pod fails though nobody said it is gone", f)
+				t.Errorf("%+v: a pod fails though the provider did not report it as gone", f)
 			case got == stepNotApplicable && f.held:
 				t.Errorf("%+v: a pod that runs is called not applicable", f)
 			case got == stepDrop && (f.exists || f.wanted && !f.gone && !f.deleteAcked):

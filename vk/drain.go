@@ -22,13 +22,13 @@ import (
 // evictInterval is how often an eviction that a disruption budget blocks is tried again.
 const evictInterval = 3 * time.Second
 
-// DrainProgress is the progress of a drain.
+// DrainProgress is how far a drain has come.
 type DrainProgress struct {
-	// Pods is how many pods still live on the node.
+	// Pods is how many pods are still on the node.
 	Pods int
 	// Ending is how many of them are being deleted.
 	Ending int
-	// Blocked has, by namespace/name, why a pod cannot be evicted (yet).
+	// Blocked is why pods cannot be evicted (yet), by namespace/name.
 	Blocked map[string]string
 }
 
@@ -47,11 +47,10 @@ func (n *Node) Cordon(ctx context.Context) error {
 	return nil
 }
 
-// Drain cordons the node and evicts the pods on it, as their disruption budgets
-// allow, until none lives that was offloaded. Pods that never ran here, such as
-// those of DaemonSets, are left alone. It calls progress when that changes and
-// returns nil when the node is empty; when ctx ends, an error that says what is
-// left. The node stays cordoned. Run has to be running.
+// Drain cordons the node and evicts its offloaded pods, as their disruption budgets allow, until
+// none is left. Pods that never ran here, such as those of DaemonSets, are left alone. It calls
+// progress at each change and returns nil when the node is empty, or an error with what is left
+// when ctx ends. The node stays cordoned. Run must be running.
 func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {
 	if err := n.Cordon(ctx); err != nil {
 		return err
@@ -91,7 +90,7 @@ func blockedText(blocked map[string]string) string {
 	return text
 }
 
-// evictAll evicts each pod that lives on the node and was offloaded, once.
+// evictAll evicts each offloaded pod on the node, once.
 func (n *Node) evictAll(ctx context.Context) DrainProgress {
 	p := DrainProgress{Blocked: map[string]string{}}
 	for _, pod := range n.localPods() {
@@ -117,7 +116,7 @@ func (n *Node) evictAll(ctx context.Context) DrainProgress {
 	return p
 }
 
-// occupies says whether a pod is or may come to be at the provider.
+// occupies reports whether a pod is at the provider, or may still be sent there.
 func (n *Node) occupies(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	st := n.state[string(pod.UID)]
@@ -126,9 +125,9 @@ func (n *Node) occupies(pod *corev1.Pod) bool {
 	return wanted || podstatus.Offloaded(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
 }
 
-// Remove deletes the node when its contract is over, and the pods that are left on it, which
-// no longer run anywhere. It does not need the provider. It can be repeated. Call it after
-// Run returned, or the lease may come back once.
+// Remove deletes the node of a contract that is over, and the pods left on it, which no longer run
+// anywhere. It does not need the provider, and can be repeated. Call it after Run has returned, or
+// the lease may come back once.
 func (n *Node) Remove(ctx context.Context) error {
 	n.mu.Lock()
 	n.removed, n.draining = true, true
@@ -156,13 +155,13 @@ func (n *Node) Remove(ctx context.Context) error {
 			return fmt.Errorf("delete node %s: %w", n.cfg.Name, err)
 		}
 	}
-	// Its owner reference would delete the lease, later.
+	// The owner reference would delete the lease too, but later.
 	err = n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.cfg.Name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the lease of node %s: %w", n.cfg.Name, err)
 	}
-	// Who replaces a pod is quick, and the scheduler may have bound it here before it saw the cordon: Kubernetes would
-	// delete it, a minute later.
+	// Controllers replace pods quickly, and the scheduler may have bound one here before it saw the cordon.
+	// Kubernetes would delete that only a minute later.
 	return n.removePods(ctx)
 }
 
@@ -176,13 +175,13 @@ func (n *Node) removePods(ctx context.Context) error {
 	now := metav1.Now()
 	for i := range list.Items {
 		pod := &list.Items[i]
-		// One that was bound by hand goes with the node: Kubernetes deletes what is bound
-		// to a node that is not there.
+		// A pod that was bound by hand goes with the node: Kubernetes deletes pods of a node that
+		// does not exist.
 		if pod.Spec.NodeName != n.cfg.Name || !tolerates(pod) {
 			continue
 		}
 		status := podstatus.Failed(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)
-		if err := n.patchStatus(ctx, pod, status); err != nil && !refusedForGood(err) {
+		if err := n.patchStatus(ctx, pod, status); err != nil && !refusedContent(err) {
 			errs = append(errs, err)
 			continue
 		}

@@ -7,17 +7,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditionTooManyObjects says of a node that not all that its pods need is sent to the provider: there is no
-// room for it in one contract.
+// conditionTooManyObjects says that some of what a node's pods need is not sent to the provider, because the
+// contract has no room for it.
 const conditionTooManyObjects corev1.NodeConditionType = "entente.dev/TooManyObjects"
 
-// excess is why not all that is wanted is sent; empty if it is.
+// excess is why some wanted objects are not sent; its zero value means that all are.
 type excess struct {
 	why   string
-	since time.Time // since when there is one, or none
+	since time.Time // when the reason came, or went
 }
 
-// set sets why not all is sent, and says whether a reason came or went.
+// set sets why some objects are not sent, and reports whether a reason came or went.
 func (e *excess) set(why string, now time.Time) bool {
 	changed := (e.why == "") != (why == "")
 	if changed {
@@ -40,7 +40,7 @@ func (e *excess) condition() corev1.NodeCondition {
 	return c
 }
 
-// SetExcess sets why the mirror does not keep all that is wanted; empty if it does.
+// SetExcess sets why the mirror does not keep all wanted objects; "" means that it does.
 func (n *Node) SetExcess(why string) {
 	n.mu.Lock()
 	changed := n.excess.set(why, time.Now())

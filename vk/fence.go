@@ -12,21 +12,21 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reasonFenced is that of a pod which the provider stopped, as was agreed, because it heard nothing
-// of this cluster.
+// reasonFenced is the reason of a pod that the provider stopped, as agreed, because this cluster
+// was silent.
 const reasonFenced = "Fenced"
 
-// Asked says that the provider asks whether this cluster is there, and is about to be answered.
+// Asked records that the provider probes this cluster, and is about to get a response.
 func (n *Node) Asked() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fences.Asked()
 }
 
-// isFenced says whether the provider has stopped a pod because it does not hear of this cluster.
-// If not yet, the pod is reconciled again when it has. n.mu is held.
+// isFenced reports whether the provider has stopped a pod because this cluster was silent. If not
+// yet, it requeues the pod for the time when it has. n.mu is held.
 func (n *Node) isFenced(pod *corev1.Pod) bool {
-	if n.link.answers() || n.exported[pod.Namespace].Loss.Action != peering.LossFence {
+	if n.link.responds() || n.exported[pod.Namespace].Loss.Action != peering.LossFence {
 		return false
 	}
 	left, ok := n.fences.Over(pod.Namespace)
@@ -36,8 +36,8 @@ func (n *Node) isFenced(pod *corev1.Pod) bool {
 	return ok && left <= 0
 }
 
-// mayHaveFenced says whether the provider, which does not have a pod any more, may have stopped it
-// because it heard nothing of this cluster.
+// mayHaveFenced reports whether the provider, which no longer has a pod, may have stopped it
+// because this cluster was silent.
 func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,8 +45,8 @@ func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 	return taken != nil && n.fences.Stopped(pod.Namespace, time.Since(taken.LastTransitionTime.Time))
 }
 
-// fence ends a pod at home that the provider has stopped, so that it can run elsewhere. If the
-// provider has it all the same, it is told to end it once it is back.
+// fence ends a pod at home that the provider has stopped, so that it can run elsewhere. Should the
+// provider still have it, it is asked to end it once it is back.
 func (n *Node) fence(ctx context.Context, p podPlan) error {
 	const message = "the provider did not answer for as long as was agreed, and so has stopped the pod"
 	n.warn(p, reasonFenced, message)

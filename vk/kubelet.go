@@ -35,44 +35,42 @@ import (
 )
 
 const (
-	// streamIdle is how long a stream may be silent, as a kubelet has it. There is
-	// no limit on how long one may last.
+	// streamIdle is how long a stream may be silent, as in a kubelet. How long one may last is not
+	// limited.
 	streamIdle = 4 * time.Hour
 	// streamCreation is how long a client has to open the streams it announced.
 	streamCreation = 30 * time.Second
-	// shutdownGrace is how long requests may go on when the endpoint ends.
+	// shutdownGrace is how long requests may go on when the endpoint shuts down.
 	shutdownGrace = 2 * time.Second
 )
 
 // KubeletConfig is what a Kubelet needs. Fields are required unless the comment
 // says otherwise.
 type KubeletConfig struct {
-	// Client is the home cluster: it says who a caller is and what it may do.
+	// Client is the home cluster, which authenticates and authorises callers.
 	Client kubernetes.Interface
 	// Address is where to listen, as host:port. Default :10250.
 	Address string
 	// GetCertificate returns the serving certificate, as in tls.Config.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Metrics says what pods use. Nil serves no metrics.
+	// Metrics measures what pods use. With nil, no metrics are served.
 	Metrics Metrics
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Metrics says what the pods on virtual nodes use. Only measured ones are in its answers.
+// Metrics returns what the pods on virtual nodes use, without those that were not measured.
 type Metrics interface {
-	// Resource returns what a kubelet has at /metrics/resource, of the pods on some nodes.
+	// Resource returns what a kubelet serves at /metrics/resource, for the pods on some nodes.
 	Resource(ctx context.Context, nodes map[string][]*corev1.Pod) ([]*dto.MetricFamily, error)
-	// Summary returns what it has at /stats/summary, of those on one node.
+	// Summary returns what a kubelet serves at /stats/summary, for the pods on one node.
 	Summary(ctx context.Context, node string, pods []*corev1.Pod) (*stats.Summary, error)
 }
 
-// Kubelet is the one HTTPS endpoint of all virtual nodes: logs, exec, attach,
-// port-forward, the lists of pods and their metrics, as the API server and metrics-server
-// ask a kubelet for them.
-// A caller has to have a client certificate of the cluster's client CA or a
-// bearer token that a TokenReview accepts, and a SubjectAccessReview has to allow
-// what it does on the pod's node.
+// Kubelet is the one HTTPS endpoint of all virtual nodes: logs, exec, attach, port-forward, the
+// lists of pods and their metrics, as the API server and metrics-server ask a kubelet for them. A
+// caller needs a client certificate of the cluster's client CA or a bearer token that a TokenReview
+// accepts, and a SubjectAccessReview must allow the request on the pod's node.
 type Kubelet struct {
 	cfg  KubeletConfig
 	log  *slog.Logger
@@ -95,14 +93,14 @@ func NewKubelet(cfg KubeletConfig) (*Kubelet, error) {
 	}, nil
 }
 
-// Add serves a node from now on.
+// Add begins to serve a node.
 func (k *Kubelet) Add(n *Node) {
 	k.mu.Lock()
 	k.nodes[n] = true
 	k.mu.Unlock()
 }
 
-// Remove serves a node no longer.
+// Remove ceases to serve a node.
 func (k *Kubelet) Remove(n *Node) {
 	k.mu.Lock()
 	delete(k.nodes, n)
@@ -118,8 +116,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	return k.serve(ctx, l)
 }
 
-// serverKey finds in a request's context the context of the server, which lives
-// on when the request's handler has returned.
+// serverKey is the key, in a request's context, of the server's context, which outlives the
+// request's handler.
 type serverKey struct{}
 
 func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
@@ -134,7 +132,7 @@ func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(k.log.Handler(), slog.LevelDebug),
-		// A request is cut when ctx ends, also one that was upgraded.
+		// Requests end with ctx, upgraded ones too.
 		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) },
 	}
 	wg.Go(func() {
@@ -157,7 +155,7 @@ func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("serve the API server: %w", err)
 }
 
-// find returns the node that has a pod, and the pod; nils if none has.
+// find returns a pod and its node; both are nil if no node has it.
 func (k *Kubelet) find(namespace, name string) (*Node, *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,15 +174,15 @@ const (
 	summaryPath  = "/stats/summary"
 )
 
-// target is what a path asks for.
+// target is what a request's path names.
 type target struct {
 	verb                      string // containerLogs, exec, attach, portForward, pods, runningpods, metrics or stats
 	namespace, pod, container string
-	// node is the one whose metrics are wanted; empty is all.
+	// node is the one whose metrics are asked for; "" means all.
 	node string
 }
 
-// parseTarget reads a path; false for one that is not served.
+// parseTarget parses a path, and reports whether it is served.
 func parseTarget(path string) (target, bool) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
 	if slices.Contains(parts, "") {
@@ -244,7 +242,7 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// measure answers with the metrics of one node, or of all.
+// measure responds with the metrics of one node, or of all.
 func (k *Kubelet) measure(w http.ResponseWriter, r *http.Request, t target) {
 	nodes := k.podsOf(t.node)
 	switch {
@@ -293,8 +291,8 @@ func hasContainer(pod *corev1.Pod, name string) bool {
 	return found
 }
 
-// handle lets the library speak the protocol of a request that is allowed. The
-// request's context ends when the caller goes, upgraded or not.
+// handle lets the library serve a request that is allowed. The request's context ends when the
+// caller goes, even if it was upgraded.
 func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node *Node, pod *corev1.Pod) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -358,8 +356,8 @@ func (k *Kubelet) allPods() []*corev1.Pod {
 	return out
 }
 
-// runningPods are those that run by what their providers last said: as a kubelet's runtime, a provider knows
-// before the API server does.
+// runningPods returns the pods that run according to their providers' last statuses: like a kubelet's
+// runtime, a provider knows before the API server does.
 func (k *Kubelet) runningPods() []*corev1.Pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -376,7 +374,7 @@ func (k *Kubelet) runningPods() []*corev1.Pod {
 	return out
 }
 
-// remoteError makes of a provider's error one that the library answers rightly.
+// remoteError turns a provider's error into one for which the library sends the right status.
 func remoteError(pod *corev1.Pod, err error) error {
 	if !podstatus.Offloaded(pod) {
 		return errdefs.NotFound(fmt.Sprintf("pod %s/%s has not started at the provider (%s): %v", pod.Namespace, pod.Name, pod.Status.Reason, err))
@@ -384,8 +382,8 @@ func remoteError(pod *corev1.Pod, err error) error {
 	return err
 }
 
-// logOptions returns what a request for logs asks for. The library does not tell
-// a tail of no lines from no tail, so that is read from the query.
+// logOptions returns the options of a request for logs. The library does not distinguish a tail of
+// no lines from no tail, so that is read from the query.
 func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now time.Time) peering.LogOptions {
 	out := peering.LogOptions{Container: container, Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps}
 	if lines, err := strconv.ParseInt(q.Get("tailLines"), 10, 64); err == nil && lines >= 0 {
@@ -405,8 +403,8 @@ func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now ti
 	return out
 }
 
-// runExec joins the caller's streams to a process in the provider. Which streams
-// the caller wants is in the query: over WebSocket all of them are there.
+// runExec connects the caller's streams to a process at the provider. The query says which streams
+// the caller uses: over WebSocket all of them exist.
 func runExec(ctx context.Context, remote Streams, ref peering.ObjectRef, container string, cmd []string, q url.Values, a vkapi.AttachIO) error {
 	opts := peering.ExecOptions{Container: container, Command: cmd, TTY: a.TTY()}
 	if q.Get(corev1.ExecStdinParam) == "1" {
@@ -431,7 +429,7 @@ func runExec(ctx context.Context, remote Streams, ref peering.ObjectRef, contain
 	}
 	err := remote.Exec(ctx, ref, opts)
 	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
-		return exit // the library does not unwrap the error
+		return exit // the library does not unwrap errors
 	}
 	return err
 }
@@ -447,11 +445,11 @@ func (r *ctxReader) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// hijackWatcher tells when the connection of an upgraded request ends, which its
-// context does not.
+// hijackWatcher notices when the connection of an upgraded request ends, which its context does
+// not.
 type hijackWatcher struct {
 	http.ResponseWriter
-	atEnd func(shut func()) (stop func() bool) // has the server's end close the connection
+	atEnd func(shut func()) (stop func() bool) // closes the connection when the server ends
 	gone  func()
 }
 
@@ -471,7 +469,7 @@ func (w *hijackWatcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// What was read ahead comes first.
+	// What was read ahead is returned first.
 	ahead, err := rw.Reader.Peek(rw.Reader.Buffered())
 	if err != nil {
 		_ = conn.Close()

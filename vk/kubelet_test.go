@@ -193,7 +193,7 @@ func (e *testEndpoint) another(t *testing.T, name string) *Node {
 	return n
 }
 
-// as is how somebody with a client certificate calls.
+// as makes a caller with a client certificate.
 func (e *testEndpoint) as(t *testing.T, name string) *rest.Config {
 	cert, key := e.ca.issue(t, name, x509.ExtKeyUsageClientAuth, time.Now().Add(time.Hour))
 	return &rest.Config{Host: e.url, TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: cert, KeyData: key}}
@@ -240,8 +240,8 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		"a certificate of another CA":             {with(otherCert, otherKey, ""), logs, 401},
 		"an expired certificate":                  {with(oldCert, oldKey, ""), logs, 401},
 		"a certificate for servers":               {with(serverCert, serverKey, ""), logs, 401},
-		"somebody without rights":                 {with(nil, nil, "token-of-nobody"), logs, 403},
-		"somebody without rights, unknown path":   {with(nil, nil, "token-of-nobody"), "/nonsense", 403},
+		"a caller without rights":                 {with(nil, nil, "token-of-nobody"), logs, 403},
+		"a caller without rights, unknown path":   {with(nil, nil, "token-of-nobody"), "/nonsense", 403},
 		"the API server":                          {e.as(t, "apiserver"), logs, 200},
 		"a reader with a token":                   {with(nil, nil, "token-of-reader"), logs, 200},
 		"a reader may not run commands by a GET":  {with(nil, nil, "token-of-reader"), "/exec/shop/web/c?command=sh&output=1", 403},
@@ -251,14 +251,14 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		"a path that is not served":               {e.as(t, "apiserver"), "/run/shop/web/c", 404},
 		"pods":                                    {e.as(t, "apiserver"), "/pods", 200},
 		"running pods":                            {e.as(t, "apiserver"), "/runningpods/", 200},
-		"running pods, somebody without rights":   {with(nil, nil, "token-of-nobody"), "/runningpods/", 403},
-		"metrics for somebody without rights":     {with(nil, nil, "token-of-nobody"), "/metrics/resource/office", 403},
+		"running pods, a caller without rights":   {with(nil, nil, "token-of-nobody"), "/runningpods/", 403},
+		"metrics for a caller without rights":     {with(nil, nil, "token-of-nobody"), "/metrics/resource/office", 403},
 		"metrics for anonymous":                   {with(nil, nil, ""), "/metrics/resource", 401},
 		"metrics for a reader":                    {with(nil, nil, "token-of-reader"), "/metrics/resource", 200},
 		"metrics of a node":                       {with(nil, nil, "token-of-reader"), "/metrics/resource/office", 200},
 		"metrics of a node that is not here":      {with(nil, nil, "token-of-reader"), "/metrics/resource/other", 404},
 		"metrics that it does not have":           {with(nil, nil, "token-of-reader"), "/metrics/cadvisor", 404},
-		"a summary for somebody without rights":   {with(nil, nil, "token-of-nobody"), "/stats/summary", 403},
+		"a summary for a caller without rights":   {with(nil, nil, "token-of-nobody"), "/stats/summary", 403},
 		"a summary":                               {with(nil, nil, "token-of-reader"), "/stats/summary", 200},
 	}
 	for name, test := range tests {
@@ -372,7 +372,7 @@ func TestLogsAreFollowedUntilTheCallerGoes(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(time.Minute):
-		t.Error("the log goes on though nobody reads it")
+		t.Error("the log goes on though its reader is gone")
 	}
 }
 
@@ -495,7 +495,7 @@ func TestATerminalWhoseCallerWentHasNoMoreSizes(t *testing.T) {
 	t.Parallel()
 	remote := &provider{exec: func(_ context.Context, _ peering.ObjectRef, o peering.ExecOptions) error {
 		if s, ok := o.Resize(t.Context()); ok {
-			return fmt.Errorf("the provider is told %+v", s)
+			return fmt.Errorf("the provider received %+v", s)
 		}
 		return nil
 	}}

@@ -2,8 +2,8 @@ package vk
 
 import "time"
 
-// Limits of what a provider can make a node show and keep, of what crosses to it, and
-// of what callers of the kubelet endpoint can send.
+// Limits on what a provider can make a node show and keep, on what is sent to it, and on what
+// callers of the kubelet endpoint can send.
 const (
 	// maxNodeLabels is how many labels of the provider a node takes.
 	maxNodeLabels = 64
@@ -11,28 +11,26 @@ const (
 	// maxEventsPerPod is how many different events of a pod are shown.
 	maxEventsPerPod = 64
 
-	// Writes to home's API server that providers cause. A pod brings maxFirstStatuses
-	// statuses and maxFirstEvents events with it: a kubelet needs about half of these
-	// to start one. A status beyond those is written at most once each podPace, and
-	// counts against its node's share; the last status of a pod always is written. Changes
-	// of phase and readiness do not wait for that: maxFlips of them are written at once,
-	// and one more each flipPace. Each ephemeral container that home adds brings
-	// maxEphemeralStatuses: somebody waits for it to run.
+	// Writes to home's API server that providers cause. A pod has maxFirstStatuses statuses and
+	// maxFirstEvents events of its own: a kubelet needs about half of these to start one. A status
+	// beyond those is written at most once each podPace, and counts against its node's share; the
+	// last status of a pod is always written. Changes of phase and readiness do not wait for that:
+	// maxFlips of them are written at once, and one more each flipPace. Each ephemeral container
+	// that home adds allows maxEphemeralStatuses more: a user waits for it to run.
 	maxFirstStatuses     = 8
 	maxEphemeralStatuses = 6
 	maxFirstEvents       = 10
 	podPace              = 10 * time.Second
 	maxFlips             = 4
 	flipPace             = 5 * time.Second
-	// startGather is how long what is said of a pod that does not run yet is gathered before it
-	// is written: that it runs may follow within moments, and that is written at once.
+	// startGather is how long statuses of a pod that does not run yet are gathered before the
+	// latest is written: that it runs may follow within moments, and is written at once.
 	startGather = 300 * time.Millisecond
-	// maxNodeWrites and maxNodeWriteBytes is how many statuses, and how many bytes of
-	// pods with these statuses, one node writes a second in the long run, and the
-	// bursts how much at once: a peer with 5,000 pods may be lost and come back.
-	// maxWriteBytes is that of all nodes, which share it evenly among those that need it:
-	// etcd keeps up to ten minutes of revisions, within 2 GiB by default. Half of each is
-	// for changes of phase and readiness.
+	// maxNodeWrites and maxNodeWriteBytes are how many statuses, and how many bytes of pods with
+	// these statuses, one node writes a second in the long run; the bursts are how much at once: a
+	// peer with 5,000 pods may be lost and come back. maxWriteBytes is the same for all nodes
+	// together; those that need it share it evenly: etcd keeps up to ten minutes of revisions,
+	// within 2 GiB by default. Half of each is for changes of phase and readiness.
 	maxNodeWrites          = 50
 	maxNodeWritesBurst     = 10_000
 	maxNodeWriteBytes      = 256 << 10
@@ -45,22 +43,21 @@ const (
 	maxNodeEventsBurst = 500
 	maxEvents          = 20
 	maxEventsBurst     = 2_000
-	// maxComplaints is how many lines the log has of what a provider said that makes no
-	// sense or refuses, and complainAgain how often there is one more.
+	// maxComplaints is how many lines are logged at once about a provider's malformed messages and
+	// refusals, and complainAgain how often one more is.
 	maxComplaints = 20
 	complainAgain = time.Minute
-	// nodePace is the pause between two writes of a node's status in the long run, and
-	// nodeBurst how many may come without one: a peer that comes and goes writes it.
+	// nodePace is the pause between two writes of a node's status in the long run, and nodeBurst
+	// how many may follow without one: a peer that connects and disconnects causes them.
 	nodePace  = 5 * time.Second
 	nodeBurst = 20
-	// managedFieldsBytes is what is added to the size of a pod for its managed fields.
+	// managedFieldsBytes is added to the size of a pod for its managed fields.
 	managedFieldsBytes = 2 << 10
 
-	// A pod that the provider loses, or ends unasked, within youngPod after it took it
-	// counts, and one of these is forgiven each lossForgiven. At maxLosses the node
-	// takes no new pods for minLossPause, which doubles up to maxLossPause each time that
-	// lossesAgain more are lost after that; after lossesForgotten without a loss all is
-	// forgotten.
+	// A pod counts as a loss if the provider loses it, or ends it unasked, within youngPod of
+	// taking it. Each lossForgiven, one loss is forgiven. At maxLosses the node takes no new pods
+	// for minLossPause, which doubles up to maxLossPause each time that lossesAgain more are lost;
+	// after lossesForgotten without a loss, all are forgotten.
 	youngPod        = 10 * time.Minute
 	maxLosses       = 10
 	lossForgiven    = time.Minute
@@ -69,33 +66,31 @@ const (
 	maxLossPause    = 30 * time.Minute
 	lossesForgotten = time.Hour
 
-	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of a Config's LossGrace,
-	// LossGraceTunnel and StartGrace: for how long a lost provider is not yet shown, also while the tunnel to it
-	// passes traffic, and after a restart.
+	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of LossGrace, LossGraceTunnel
+	// and StartGrace in a Config: how long the node stays Ready after its provider is lost, while the tunnel
+	// to it still passes traffic, and after a restart.
 	nodeLossGrace       = 2 * time.Second
 	nodeLossGraceTunnel = 15 * time.Second
 	nodeStartGrace      = 20 * time.Second
-	// podLossGrace is for how long the pods of a provider that does not answer stay
-	// ready, podLossGraceTunnel while the tunnel to them passes traffic: as long as
-	// Kubernetes waits for a kubelet.
+	// podLossGrace is how long the pods of a provider that does not respond stay ready, and
+	// podLossGraceTunnel how long while the tunnel to them passes traffic: as long as Kubernetes
+	// waits for a kubelet.
 	podLossGrace       = 10 * time.Second
 	podLossGraceTunnel = 40 * time.Second
-	// tunnelStartGrace is for how long a tunnel that is being made is not called
-	// unavailable.
+	// tunnelStartGrace is how long a new tunnel is not yet reported as unavailable.
 	tunnelStartGrace = 30 * time.Second
 
-	// wantPause is for how long what was refused, or not answered, is not wanted again.
+	// wantPause is the pause before an object that was refused, or not acknowledged, is wanted again.
 	wantPause = 30 * time.Second
 
-	// maxUnknownPods is of how many pods that the cache does not have the status is kept, with
-	// maxUnknownBytes in all. About maxUnknownLooks of them the API server is asked each minute.
+	// maxUnknownPods is how many statuses are kept of pods that the cache does not have, with
+	// maxUnknownBytes in all. The API server is asked about maxUnknownReads of them each minute.
 	maxUnknownPods  = 10_000
 	maxUnknownBytes = 64 << 20
-	maxUnknownLooks = 200
-	// maxObjectBytes is the most that an object may have on the wire: what etcd
-	// takes.
+	maxUnknownReads = 200
+	// maxObjectBytes bounds an object on the wire: it is what etcd takes.
 	maxObjectBytes = 1_572_864
 
-	// maxHeaderBytes is the most that a request's header may have.
+	// maxHeaderBytes bounds a request's header.
 	maxHeaderBytes = 64 << 10
 )

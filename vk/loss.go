@@ -16,8 +16,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// lossOf returns what becomes of the pods of a namespace while the provider does not answer;
-// false if it is not known, or the namespace is not offloaded any more.
+// lossOf returns what happens to the pods of a namespace while the provider does not respond. It
+// returns false if that is not known, or the namespace is no longer offloaded.
 func (n *Node) lossOf(namespace string) (peering.Loss, bool) {
 	spaces, err := n.cfg.Namespace(namespace)
 	if err != nil {
@@ -30,8 +30,8 @@ func (n *Node) lossOf(namespace string) (peering.Loss, bool) {
 	return spaces[i].Loss, true
 }
 
-// tolerateLoss has Kubernetes evict a pod from this node, once it is lost, as the pod's namespace
-// chose.
+// tolerateLoss sets the pod's tolerations so that Kubernetes evicts it from a lost node as its
+// namespace chose.
 func (n *Node) tolerateLoss(ctx context.Context, pod *corev1.Pod) error {
 	loss, known := n.lossOf(pod.Namespace)
 	if !known {
@@ -49,7 +49,7 @@ func (n *Node) tolerateLoss(ctx context.Context, pod *corev1.Pod) error {
 	}
 	_, err = n.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return nil // it changed or went, and the watch reports that
+		return nil // it changed or was deleted, and the watch reports that
 	}
 	if err != nil {
 		return fmt.Errorf("write the tolerations of %s: %w", podRef(pod), err)

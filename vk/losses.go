@@ -13,23 +13,23 @@ import (
 	"github.com/entente-dev/entente/internal/podstatus"
 )
 
-// conditionLosingPods says of a node that its provider took pods and lost them soon
-// after, so that the node takes no new ones for a while.
+// conditionLosingPods says that the provider took pods and lost them soon after, so that the node
+// takes no new ones for a while.
 const conditionLosingPods corev1.NodeConditionType = "entente.dev/LosingPods"
 
-// losses counts the pods that the provider took and soon lost. Controllers
-// at home replace such pods at once, without end. After maxLosses of them the node is
-// closed to new pods; each time that it happens again the pause is twice as long.
+// losses counts the pods that the provider took and soon lost. Controllers at home replace such
+// pods at once, without end. After maxLosses of them the node is closed to new pods, each time for
+// twice as long.
 type losses struct {
 	count float64   // losses that are not forgiven yet
 	at    time.Time // when count was right
 	last  time.Time // when a pod was lost
-	// closed is until when the node takes no pods, pause for how long that was.
+	// closed is the time until which the node takes no pods, and pause is how long that is.
 	closed time.Time
 	pause  time.Duration
 }
 
-// add counts a lost pod, and says whether the node closes now.
+// add counts a lost pod, and reports whether the node closes now.
 func (l *losses) add(now time.Time) bool {
 	if now.Before(l.closed) {
 		return false // it went before the node closed
@@ -48,10 +48,11 @@ func (l *losses) add(now time.Time) bool {
 	return true
 }
 
-// isClosed says whether the node takes no new pods.
+// isClosed reports whether the node takes no new pods.
 func (l *losses) isClosed(now time.Time) bool { return now.Before(l.closed) }
 
-// message says until when, with the time as its last word: restore reads it there.
+// message is the condition's message. Its last word is the time at which the node opens again: restore reads
+// it there.
 func (l *losses) message() string {
 	return fmt.Sprintf("the provider took pods and lost them within %s, so controllers would replace them without end; new pods are taken again after %s",
 		youngPod, l.closed.UTC().Format(time.RFC3339))
@@ -70,8 +71,8 @@ func (l *losses) condition(now time.Time) corev1.NodeCondition {
 	return c
 }
 
-// restore takes up what an earlier process wrote: a restart opens no node. What is
-// lost with it is how often it closed before it was open last.
+// restore continues from the condition that an earlier process wrote, so that a restart does not
+// open a node. Only how often it had closed is lost.
 func (l *losses) restore(c corev1.NodeCondition, now time.Time) {
 	if c.Type != conditionLosingPods || c.Status != corev1.ConditionTrue {
 		return
@@ -91,8 +92,8 @@ func losingTaint() corev1.Taint {
 	return corev1.Taint{Key: api.TaintLosingPods, Value: "true", Effect: corev1.TaintEffectNoSchedule}
 }
 
-// lostPod notes that the provider lost a pod, and closes the node if that is one too
-// many. Pods that ran for a while do not count, nor those that end by themselves.
+// lostPod counts a pod that the provider lost, and closes the node at one too many. Neither pods
+// that ran for a while count, nor those that ended by themselves.
 func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 	now := time.Now()
 	taken := podstatus.Condition(pod.Status.Conditions, api.PodOffloaded)
@@ -123,9 +124,9 @@ func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// endedUnasked says whether a status ends a pod that its owner then replaces at once, without
-// a limit: one with restart policy Always, or one that failed by a disruption, which a Job
-// may be configured not to count.
+// endedUnasked reports whether a status ends a pod that its owner then replaces at once, without a
+// limit: one with restart policy Always, or one that failed by a disruption, which a Job may be
+// configured not to count.
 func endedUnasked(pod *corev1.Pod, status *corev1.PodStatus) bool {
 	if !podstatus.Terminal(status.Phase) || podstatus.Terminal(pod.Status.Phase) {
 		return false

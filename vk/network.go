@@ -12,16 +12,16 @@ import (
 type link struct {
 	up   bool
 	ever bool // it was up since this process started
-	// lost is since when the provider does not answer: it is not up, or silent.
+	// lost is when the provider ceased to respond: since then it is not up, or silent.
 	lost time.Time
-	// silent says that it is up, but a probe of the provider is not answered.
+	// silent means that it is up, but a probe of the provider got no response.
 	silent bool
 }
 
-// answers says whether the provider can be reached.
-func (l *link) answers() bool { return l.up && !l.silent }
+// responds reports whether the provider can be reached.
+func (l *link) responds() bool { return l.up && !l.silent }
 
-// set sets the link's state and says whether it changed.
+// set sets the link's state and reports whether it changed.
 func (l *link) set(up bool, now time.Time) bool {
 	if l.up == up {
 		return false
@@ -34,8 +34,8 @@ func (l *link) set(up bool, now time.Time) bool {
 	return true
 }
 
-// setSilent sets since when a probe is not answered, zero if none is open, and says whether
-// that changed anything.
+// setSilent sets when the oldest probe without a response was sent, zero if there is none, and
+// reports whether that changed anything.
 func (l *link) setSilent(since time.Time) bool {
 	if silent := !since.IsZero(); l.up && silent != l.silent {
 		l.silent, l.lost = silent, since
@@ -44,11 +44,11 @@ func (l *link) setSilent(since time.Time) bool {
 	return false
 }
 
-// shown says whether the node is shown as connected, and until when if nothing changes; zero
-// is for good. wasReady is whether the node was Ready before this process started.
+// shown reports whether the node is shown as connected, and until when if nothing changes; a zero
+// time means indefinitely. wasReady is whether the node was Ready before this process started.
 func (l link) shown(now, started time.Time, wasReady bool, startGrace, lossGrace time.Duration) (up bool, until time.Time) {
 	switch {
-	case l.answers():
+	case l.responds():
 		return true, time.Time{}
 	case l.ever:
 		until = l.lost.Add(lossGrace)
@@ -61,9 +61,9 @@ func (l link) shown(now, started time.Time, wasReady bool, startGrace, lossGrace
 	return false, time.Time{}
 }
 
-// podsLostAt is when the pods of a provider that does not answer are no longer shown as ready.
-// That is later while the tunnel to them passes traffic: then they most likely serve, and
-// only their state is not known.
+// podsLostAt is when the pods of a provider that does not respond are no longer shown as ready.
+// That is later while the tunnel to them passes traffic: then they most likely serve, and only
+// their state is not known.
 func (l link) podsLostAt(started time.Time, startGrace time.Duration, tunnel bool) time.Time {
 	grace := podLossGrace
 	if tunnel {
@@ -77,9 +77,9 @@ func (l link) podsLostAt(started time.Time, startGrace time.Duration, tunnel boo
 
 // Network is the state of the tunnel to the provider.
 type Network struct {
-	// Wanted says whether the contract has a tunnel.
+	// Wanted reports whether the contract has a tunnel.
 	Wanted bool
-	// Up says whether traffic passes, Known whether that is known.
+	// Up reports whether traffic passes, Known whether that is known.
 	Up, Known bool
 	// Reason and Message say why not.
 	Reason, Message string
@@ -89,10 +89,10 @@ type Network struct {
 type tunnel struct {
 	Network
 	ever  bool      // it was up since this process started
-	since time.Time // since when it is as it is
+	since time.Time // when it last changed
 }
 
-// set sets the tunnel's state and says whether it changed.
+// set sets the tunnel's state and reports whether it changed.
 func (t *tunnel) set(is Network, now time.Time) bool {
 	if t.Network == is {
 		return false
@@ -104,8 +104,8 @@ func (t *tunnel) set(is Network, now time.Time) bool {
 	return true
 }
 
-// condition is the node's condition NetworkUnavailable. While it is True, Kubernetes schedules
-// no pods to the node. A new tunnel has tunnelStartGrace before that.
+// condition is the node's condition NetworkUnavailable. While it is True, Kubernetes schedules no
+// pods to the node. For a new tunnel it stays False for tunnelStartGrace.
 func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 	c := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: t.Reason, Message: t.Message,
@@ -130,7 +130,7 @@ func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 func (n *Node) SetNetwork(is Network) {
 	n.mu.Lock()
 	changed := n.tunnel.set(is, time.Now())
-	lost := !n.link.answers()
+	lost := !n.link.responds()
 	n.mu.Unlock()
 	if !changed {
 		return
@@ -141,8 +141,8 @@ func (n *Node) SetNetwork(is Network) {
 	}
 }
 
-// SetSilence sets since when the provider, though connected, has not answered a probe; zero if
-// none is open.
+// SetSilence sets when the oldest probe to which the provider, though connected, has not responded
+// was sent; zero if there is none.
 func (n *Node) SetSilence(since time.Time) {
 	n.mu.Lock()
 	changed := n.link.setSilent(since)

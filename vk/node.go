@@ -30,23 +30,23 @@ import (
 )
 
 const (
-	// defaultPods is how many pods a node takes if the contract does not say.
+	// defaultPods is how many pods a node takes if the contract has no limit.
 	defaultPods = 110
 	// roleLabel is what kubectl prints as the node's role.
 	roleLabel = "node-role.kubernetes.io/agent"
-	// leaseSeconds and the pause between two renewals are those of a kubelet.
+	// leaseSeconds is a kubelet's, and so is the pause between two renewals.
 	leaseSeconds = 40
-	// repairInterval is how often the node in the API is compared with what it
-	// should be, besides at every change.
+	// repairInterval is how often the node in the API is compared with the desired one, in addition
+	// to every change.
 	repairInterval = 5 * time.Second
 )
 
 // Status is the status of a virtual node.
 type Status struct {
-	// Ready says whether the node takes pods; Reason and Message say why not.
+	// Ready reports whether the node takes pods; Reason and Message say why not.
 	Ready           bool
 	Reason, Message string
-	// Pods is how many pods are on the node that did not end.
+	// Pods is how many pods on the node have not ended.
 	Pods int
 }
 
@@ -71,8 +71,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// readiness returns the node's Ready condition and until when it holds by
-// itself. n.mu is held.
+// readiness returns the node's Ready condition, and when it will change by itself. n.mu is held.
 func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 	wasReady := !n.link.ever && n.ready.Status == corev1.ConditionTrue
 	grace := n.cfg.LossGrace
@@ -88,11 +87,11 @@ func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 	case up:
 	case n.link.ever:
 		c.Status, c.Reason = corev1.ConditionFalse, "PeerLost"
-		c.Message = "the provider does not answer since " + n.link.lost.UTC().Format(time.RFC3339) +
+		c.Message = "the provider has not responded since " + n.link.lost.UTC().Format(time.RFC3339) +
 			"; pods there go on running; see the Connected condition of its ForeignCluster"
 	default:
 		c.Status, c.Reason = corev1.ConditionFalse, "PeerNotConnected"
-		c.Message = "the provider was not reached yet; see the Connected condition of its ForeignCluster"
+		c.Message = "the provider has not been reached yet; see the Connected condition of its ForeignCluster"
 	}
 	c.LastTransitionTime = metav1.NewTime(now)
 	if n.ready.Status == c.Status {
@@ -101,8 +100,8 @@ func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 	return c, until
 }
 
-// nodeObject returns the node as it should be. The first of own is its Ready
-// condition; since is when the node came to be.
+// nodeObject returns the desired node. The first of own is its Ready condition; since is when the
+// node was created.
 func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, now time.Time) *corev1.Node {
 	capacity, labels := nodeCapacity(cfg), nodeLabels(cfg)
 	conditions := slices.Clone(own)
@@ -116,7 +115,7 @@ func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, no
 		conditions = append(conditions, corev1.NodeCondition{
 			Type: t, Status: corev1.ConditionFalse, Reason: "ContractShare", LastHeartbeatTime: metav1.NewTime(now),
 			LastTransitionTime: metav1.NewTime(since),
-			Message:            "what the contract grants is set aside by the provider; its own nodes' pressure does not show here",
+			Message:            "the provider sets aside what the contract grants; its own nodes' pressure does not show here",
 		})
 	}
 	node := &corev1.Node{
@@ -144,7 +143,7 @@ func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, no
 	return node
 }
 
-// nodeCapacity returns what the contract grants, as a node says it.
+// nodeCapacity returns the contract's resources in the form of a node's capacity.
 func nodeCapacity(cfg Config) corev1.ResourceList {
 	capacity := cfg.Resources.DeepCopy()
 	if capacity == nil {
@@ -160,16 +159,15 @@ func nodeCapacity(cfg Config) corev1.ResourceList {
 	return capacity
 }
 
-// annotationMetrics tells metrics-server where a node's metrics are.
+// annotationMetrics has the path at which metrics-server reads a node's metrics.
 const annotationMetrics = "metrics.k8s.io/resource-metrics-path"
 
 func virtualNodeTaint() corev1.Taint {
 	return corev1.Taint{Key: api.TaintVirtualNode, Value: "true", Effect: corev1.TaintEffectNoSchedule}
 }
 
-// nodeLabels returns the node's labels. Those of the contract are the provider's
-// words: of the names that Kubernetes and Entente reserve only those that
-// describe a machine are taken.
+// nodeLabels returns the node's labels. The provider writes those of the contract, so among names
+// that Kubernetes and Entente reserve only those that describe a machine are taken.
 func nodeLabels(cfg Config) map[string]string {
 	described := []string{
 		corev1.LabelOSStable, corev1.LabelArchStable, corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable,
@@ -205,17 +203,17 @@ func nodeLabels(cfg Config) map[string]string {
 	return out
 }
 
-// homeLabel says whether a label of a virtual node is one of those that home gives it by what it
-// knows of the peer.
+// homeLabel reports whether home itself sets a label of a virtual node, from what it knows about
+// the peer.
 func homeLabel(k string) bool {
 	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency || k == api.LabelPool
 }
 
-// errForeignNode is a node of that name which is not ours.
+// errForeignNode means that the node's name is taken by a node that is not ours.
 var errForeignNode = errors.New("there is a node of that name which is not a virtual node of this peer; rename the ForeignCluster or remove the node")
 
-// keepNode registers the node and keeps it as it should be until ctx ends. It
-// returns an error only if the name is taken.
+// keepNode registers the node and keeps it as desired until ctx ends. It returns an error only if
+// the name is taken.
 func (n *Node) keepNode(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := n.adopt(ctx)
@@ -257,8 +255,8 @@ func (n *Node) ours(node *corev1.Node) bool {
 	return node.Labels[api.LabelVirtualNode] == "true" && node.Labels[api.LabelPeer] == n.cfg.Peer
 }
 
-// adopt looks for a node left by an earlier process. Whether it was Ready, and
-// until when it took no pods, is where this one begins.
+// adopt looks for a node left by an earlier process, and takes over from it whether it was Ready
+// and until when it takes no pods.
 func (n *Node) adopt(ctx context.Context) error {
 	node, err := n.cfg.Client.CoreV1().Nodes().Get(ctx, n.cfg.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -288,8 +286,8 @@ func (n *Node) adopt(ctx context.Context) error {
 	return nil
 }
 
-// runController runs the library's controller for the node as it should be now, which keeps
-// lease, heartbeats and status, until it or ctx ends.
+// runController runs the library's controller for the node, which maintains lease, heartbeats and
+// status, until it or ctx ends.
 func (n *Node) runController(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -302,13 +300,13 @@ func (n *Node) runController(ctx context.Context) error {
 	return c.Run(ctx)
 }
 
-// desired returns the node as it should be now, and notes its Ready condition.
+// desired returns the desired node, and records its Ready condition.
 func (n *Node) desired() *corev1.Node {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c, until := n.readiness(now)
-	// What is shown by grace only is not yet the truth that the next one starts from.
+	// A condition that is shown only during a grace period is not the state from which the next one starts.
 	if until.IsZero() || n.ready.Status == "" {
 		n.ready = c
 	}
@@ -333,15 +331,14 @@ func (n *Node) recreate(ctx context.Context, err error) error {
 	return nil
 }
 
-// nodeProvider is what the library asks about the node.
+// nodeProvider answers the library's questions about the node.
 type nodeProvider struct{ n *Node }
 
-// Ping says whether this process can speak for the node, which it can. That the
-// provider is lost must not stop the lease: then the home cluster would overwrite
-// the conditions, and the reason with them, with Unknown.
+// Ping reports whether the node is alive, which it always is. A lost provider must not stop the
+// lease: the home cluster would overwrite the conditions, and the reason with them, with Unknown.
 func (nodeProvider) Ping(ctx context.Context) error { return ctx.Err() }
 
-// NotifyNodeStatus hands over the node whenever it should be otherwise.
+// NotifyNodeStatus passes the desired node to the library whenever it changes.
 func (p nodeProvider) NotifyNodeStatus(ctx context.Context, write func(*corev1.Node)) {
 	p.n.running.Go(func() {
 		pace := rate.NewLimiter(rate.Every(nodePace), nodeBurst)
@@ -419,9 +416,9 @@ func (n *Node) watchNode() cache.SharedIndexInformer {
 	return inf
 }
 
-// SetShare changes what the contract grants, and the labels of the node: a later
-// revision may, and those of the peer change at home. Pods that are there stay, also
-// when they are more than it lends now.
+// SetShare changes the resources and the labels of the node: a later revision of the contract may
+// change both, and home changes those of the peer. Running pods stay, even if they exceed the new
+// resources.
 func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labels, peerLabels map[string]string) error {
 	n.mu.Lock()
 	before := nodeLabels(n.cfg)
@@ -442,8 +439,8 @@ func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labe
 	return nil
 }
 
-// wrong says whether the node shows another readiness or capacity than it should.
-// n.mu is held.
+// wrong reports whether the node's readiness or capacity differs from the desired one. n.mu is
+// held.
 func (n *Node) wrong(node *corev1.Node) bool {
 	if !equality.Semantic.DeepEqual(node.Status.Capacity, nodeCapacity(n.cfg)) {
 		return true
@@ -478,8 +475,7 @@ func (n *Node) repairNode(ctx context.Context) {
 	}
 }
 
-// ownTaints returns a node's taints with ours as they should be, those of others
-// first.
+// ownTaints returns a node's taints with ours as desired, those of others first.
 func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
 	ours := []corev1.Taint{virtualNodeTaint()}
 	if closed {
@@ -495,8 +491,8 @@ func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
 	return is
 }
 
-// repairObject puts our taint and labels back, and cordons a node that drains. A
-// cordon of somebody else stays, and so do labels.
+// repairObject puts our taint and labels back, and cordons a node that drains. It leaves another
+// user's cordon and labels alone.
 func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
 	n.mu.Lock()
 	draining, wanted, dropped := n.draining, nodeLabels(n.cfg), slices.Clone(n.dropped)
@@ -531,7 +527,7 @@ func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
 	}
 	_, err = n.cfg.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || otherUID(err) {
-		return nil // the next round knows better
+		return nil // the next round reads it again
 	}
 	return err
 }

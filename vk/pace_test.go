@@ -6,7 +6,7 @@ import (
 )
 
 // asked counts how often something of the node asks which namespaces are offloaded, as each
-// look at a pod does.
+// reconcile of a pod does.
 func (h *home) asked(do func()) int {
 	h.settle()
 	h.mu.Lock()

@@ -30,24 +30,24 @@ import (
 // podState is the state of a pod in memory, by its UID. It is lost with the process, and
 // nothing depends on that: what matters is in the local pod's status and at the provider.
 type podState struct {
-	ref     peering.ObjectRef
-	wanted  bool
-	hash    peering.Hash
-	held    bool
-	refusal *peering.Refusal
-	answer  peering.Hash // what the provider took or refused last
-	said    time.Time    // when it was wanted last
-	claims  claims
+	ref      peering.ObjectRef
+	wanted   bool
+	hash     peering.Hash
+	held     bool
+	refusal  *peering.Refusal
+	ackHash  peering.Hash // what the provider took or refused last
+	wantedAt time.Time    // when it was wanted last
+	claims   claims
 
 	remote         *corev1.PodStatus // the provider's last status
 	remoteName     string
 	remoteUID      string
 	remoteDeleting bool
 	gone           bool
-	settled        bool // the provider knows that the pod must not run again
+	concluded      bool // the provider knows that the pod must not run again
 
 	unwanted    bool
-	grace       *int64 // with unwanted; nil if left to the pod
+	grace       *int64 // with unwanted; nil means the pod's own
 	deleteAcked bool
 
 	lost   bool   // it was counted as lost
@@ -56,7 +56,7 @@ type podState struct {
 	writes writes
 }
 
-// The reasons that a local pod and its events show besides those of podstatus.
+// Reasons that a local pod and its events show, in addition to those of podstatus.
 const (
 	reasonNotOffloaded = "NotOffloadable"
 	reasonNotTolerated = "NotTolerated"
@@ -94,7 +94,7 @@ func (n *Node) newPodInformer() cache.SharedIndexInformer {
 	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
 		UpdateFunc: func(was, is any) {
-			// A pod deleted and made again under its name between two looks is an update.
+			// A pod deleted and created again under its name between two events shows as an update.
 			if a, b := podOf(was), podOf(is); a != nil && b != nil && a.UID != b.UID {
 				n.forgetReferences(a)
 				n.podQueue.Add(string(a.UID))
@@ -118,7 +118,7 @@ func dropManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// podOf returns the pod of an informer's event, also of a missed delete.
+// podOf returns the pod of an informer's event, even of a missed delete.
 func podOf(obj any) *corev1.Pod {
 	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = d.Obj
@@ -162,8 +162,8 @@ func podRef(p *corev1.Pod) peering.ObjectRef {
 	return peering.ObjectRef{Kind: peering.KindPod, Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
 }
 
-// tolerates says whether a pod was let onto virtual nodes by a toleration. It is what
-// the chart's policy entente-agent-pods asks of a pod that the agent may change.
+// tolerates reports whether a toleration lets a pod onto virtual nodes. The chart's policy
+// entente-agent-pods requires the same of pods that the agent changes.
 func tolerates(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
 		return (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule) && (t.Key == "" || t.Key == api.TaintVirtualNode)
@@ -178,12 +178,12 @@ type podPlan struct {
 	object  peering.Object   // what to want
 	refusal *peering.Refusal // why it cannot cross
 	missing missing          // what it waits for
-	waits   string           // which claims of it
+	waits   string           // the claims that it waits for
 	notes   []string         // what was left behind
-	// references is what it refers to.
+	// references are the objects to which it refers.
 	references []podspec.Reference
 	up         bool // the provider can be reached
-	unknown    bool // the cache does not have it, which may be behind
+	unknown    bool // it is not in the cache, which may be behind
 }
 
 // plan gathers the facts about a pod and decides.
@@ -197,11 +197,11 @@ func (n *Node) plan(uid string) podPlan {
 		n.unknown.forget(uid)
 	}
 	p.unknown = n.unknown.has(uid)
-	p.up = n.link.answers()
+	p.up = n.link.responds()
 	fenced := p.pod != nil && n.isFenced(p.pod)
 	closed := n.losses.isClosed(time.Now())
 	if r := p.st.refusal; r != nil && r.Reason == peering.RefusedNamespace {
-		// The namespace is what was refused, so its refusal says why.
+		// The namespace was refused, so its refusal is the reason.
 		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil {
 			p.st.refusal = of
 		}
@@ -230,7 +230,7 @@ func (n *Node) plan(uid string) podPlan {
 	return p
 }
 
-// podObject returns a pod as it crosses, and which of its claims it waits for.
+// podObject returns a pod in the form in which it is sent, and the claims that it waits for.
 func podObject(pod *corev1.Pod, claims claims, host netip.Addr) (t podspec.Translation, o peering.Object, waits string, refusal *peering.Refusal) {
 	t, refusal = podspec.Leave(pod)
 	if refusal == nil {
@@ -247,8 +247,8 @@ func podObject(pod *corev1.Pod, claims claims, host netip.Addr) (t podspec.Trans
 	return t, o, waits, refusal
 }
 
-// namespaceRefusal returns why the provider does not take a namespace, nil if it
-// does or was not asked. n.mu is held.
+// namespaceRefusal returns why the provider refused a namespace; nil if it did not, or was not
+// asked. n.mu is held.
 func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
 	space, ok := n.exported[namespace]
 	if !ok {
@@ -260,18 +260,18 @@ func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
 	return nil
 }
 
-// offloads says whether a namespace is offloaded to this provider.
-func (n *Node) offloads(namespace string) answer {
+// offloads reports whether a namespace is offloaded to this provider.
+func (n *Node) offloads(namespace string) ternary {
 	return n.findSpace(namespace, func(Namespace) bool { return true })
 }
 
-// offloadsPods says whether a namespace's pods may run at this provider.
-func (n *Node) offloadsPods(namespace string) answer {
+// offloadsPods reports whether a namespace's pods may run at this provider.
+func (n *Node) offloadsPods(namespace string) ternary {
 	return n.findSpace(namespace, func(s Namespace) bool { return !s.PodsStay })
 }
 
-// findSpace says whether a namespace is offloaded, and matches.
-func (n *Node) findSpace(namespace string, is func(Namespace) bool) answer {
+// findSpace reports whether a namespace is offloaded, and matches.
+func (n *Node) findSpace(namespace string, is func(Namespace) bool) ternary {
 	spaces, err := n.cfg.Namespace(namespace)
 	if err != nil {
 		return unknown
@@ -291,7 +291,7 @@ func (n *Node) declarePod(pod *corev1.Pod) {
 
 // reconcilePod synchronises one pod, both ways.
 func (n *Node) reconcilePod(ctx context.Context, uid string) error {
-	if err := n.lookAtClaims(ctx, uid); err != nil {
+	if err := n.lookUpClaims(ctx, uid); err != nil {
 		return err
 	}
 	p := n.plan(uid)
@@ -321,22 +321,23 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	case stepWait:
 		n.wait(p)
 		if p.missing.soon {
-			return nil // not worth an event yet
+			return nil // too early for an event
 		}
 		n.warn(p, p.missing.reason, p.missing.what)
 		return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:
-		// First: where this agent dies in between, Kubernetes must not evict the pod against the
-		// choice of its namespace. Where somebody forbids it, that is no reason not to run the pod.
+		// This comes first: if this agent dies in between, Kubernetes must not evict the pod
+		// against the choice of its namespace. If a policy forbids the write, the pod runs all the
+		// same.
 		tolerated := n.tolerateLoss(ctx, p.pod)
 		if tolerated == nil || apierrors.IsForbidden(tolerated) || podstatus.Offloaded(p.pod) {
 			n.wantPod(p)
 		}
 		return errors.Join(tolerated, n.show(ctx, p))
-	case stepSettle:
-		n.settle(p)
+	case stepFinal:
+		n.conclude(p)
 		return nil
 	case stepFail:
 		return n.fail(ctx, p)
@@ -350,7 +351,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	return nil
 }
 
-// drop forgets a pod. One that went unasked is wanted until then, and its provider keeps how it ended.
+// drop forgets a pod. A pod that went unasked was wanted until now, and its provider keeps how it ended.
 func (n *Node) drop(ctx context.Context, uid string, st podState) error {
 	if st.wanted {
 		is, err := n.live(ctx, st.ref)
@@ -373,23 +374,23 @@ func (n *Node) drop(ctx context.Context, uid string, st podState) error {
 
 // wantPod wants a pod, unless it was wanted before and taken.
 func (n *Node) wantPod(p podPlan) {
-	if p.refusal != nil { // it crossed under another table; it stays as it is
+	if p.refusal != nil { // it was sent under other rules; it stays as it is
 		return
 	}
-	if p.waits != "" { // it crossed, and where to is looked up again
+	if p.waits != "" { // it was sent, and its claims are looked up again
 		return
 	}
 	hash, before := p.object.Hash(), podstatus.Offloaded(p.pod)
 	n.mu.Lock()
 	st := n.podState(p.object.Ref)
-	say := !st.wanted || st.hash != hash || wantAgain(st.said, st.refusal == nil && st.answer == hash)
+	send := !st.wanted || st.hash != hash || wantAgain(st.wantedAt, st.refusal == nil && st.ackHash == hash)
 	first := !st.wanted && !st.held && !before
 	st.wanted, st.hash, st.ref = true, hash, p.object.Ref
-	if say {
-		st.said = time.Now()
+	if send {
+		st.wantedAt = time.Now()
 	}
 	n.mu.Unlock()
-	if !say {
+	if !send {
 		return
 	}
 	n.wantReferences(p.pod.Namespace, p.references)
@@ -414,7 +415,7 @@ func (n *Node) hold(ctx context.Context, p podPlan) error {
 	return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, reasonLosingPods, message, metav1.Now()))
 }
 
-// podState returns the state of a pod, new if there is none. n.mu is held.
+// podState returns the state of a pod, which it adds if necessary. n.mu is held.
 func (n *Node) podState(ref peering.ObjectRef) *podState {
 	st := n.state[ref.UID]
 	if st == nil {
@@ -425,7 +426,7 @@ func (n *Node) podState(ref peering.ObjectRef) *podState {
 }
 
 // show writes the provider's status of a pod into the local one. While the provider does not
-// answer the status stays as it is, but after a while the pod is no longer ready.
+// respond the status stays as it is, but after a while the pod is no longer ready.
 func (n *Node) show(ctx context.Context, p podPlan) error {
 	if r := p.st.refusal; r != nil {
 		n.warn(p, r.Reason.Condition(), r.Message)
@@ -451,7 +452,7 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		podstatus.ShowRefusedEphemeral(&status, &p.pod.Spec, r)
 		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
 	}
-	if p.st.answer == p.object.Hash() {
+	if p.st.ackHash == p.object.Hash() {
 		podstatus.ShowGeneration(p.pod, &status)
 	}
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
@@ -466,8 +467,8 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// showLost marks a pod of a provider that does not answer as not ready, once, so that
-// Services do without it.
+// showLost sets a pod of a provider that does not respond to not ready, once, so that Services
+// leave it out.
 func (n *Node) showLost(ctx context.Context, p podPlan) error {
 	if c := podstatus.Condition(p.pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
 		return nil
@@ -487,17 +488,16 @@ func (n *Node) view() podstatus.View {
 	return podstatus.View{Translate: n.cfg.TranslateIP, Host: n.cfg.Address}
 }
 
-// settle makes sure that a pod that ended is never applied again, even if the provider loses
-// it.
-func (n *Node) settle(p podPlan) {
+// conclude makes sure that a pod that ended is never applied again, even if the provider loses it.
+func (n *Node) conclude(p podPlan) {
 	n.mu.Lock()
 	st := n.state[string(p.pod.UID)]
-	say := st != nil && st.wanted && !st.settled
-	if say {
-		st.settled, st.held = true, true
+	send := st != nil && st.wanted && !st.concluded
+	if send {
+		st.concluded, st.held = true, true
 	}
 	n.mu.Unlock()
-	if say {
+	if send {
 		n.cfg.Mirror.Ran(podRef(p.pod))
 	}
 }
@@ -514,7 +514,7 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 		n.warn(p, reasonRemoteGone, message)
 	}
 	if gone && n.mayHaveFenced(p.pod) {
-		return nil // which is no reason to send it no pods
+		return nil // this does not count as a loss
 	}
 	if gone || endedUnasked(p.pod, &status) {
 		n.lostPod(ctx, p.pod)
@@ -522,8 +522,8 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// unwantPod asks the provider to end a pod. If the cache does not have the pod, the API
-// server is asked first.
+// unwantPod asks the provider to end a pod. If the cache does not have the pod, it asks the API
+// server first.
 func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	var grace *int64
 	ref := p.st.ref
@@ -548,16 +548,16 @@ func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	n.mu.Lock()
 	st := n.podState(ref)
 	grace = cmp.Or(grace, st.grace)
-	say := !st.unwanted || !ptr.Equal(st.grace, grace)
+	send := !st.unwanted || !ptr.Equal(st.grace, grace)
 	st.unwanted, st.wanted, st.grace = true, false, grace
 	n.mu.Unlock()
-	if say {
+	if send {
 		n.cfg.Mirror.Unwant(ref, grace)
 	}
 	return nil
 }
 
-// showEnding shows what the provider says of a pod that is being deleted.
+// showEnding shows the provider's status of a pod that is being deleted.
 func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 	if p.st.remote == nil || !p.up {
 		return nil
@@ -565,8 +565,8 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 	return n.patchStatus(ctx, p.pod, podstatus.Translate(p.pod, p.st.remote, n.view(), metav1.Now()))
 }
 
-// finalise deletes a local pod whose containers no longer run, after its last status was
-// written, by which owners decide.
+// finalise deletes a local pod whose containers no longer run, after it wrote the last status,
+// which its owners need.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now()))
 }
@@ -578,16 +578,16 @@ func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) e
 	if crossed && !p.st.gone {
 		n.mu.Lock()
 		st := n.podState(ref)
-		say := !st.unwanted
+		send := !st.unwanted
 		st.unwanted, st.wanted, st.held = true, false, true
 		n.mu.Unlock()
-		if say {
+		if send {
 			n.cfg.Mirror.Unwant(ref, nil)
 		}
 	}
 	if crossed {
-		// A status that the API server never takes must not keep the pod.
-		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedForGood(err) {
+		// A status that the API server will never accept must not keep the pod.
+		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedContent(err) {
 			return err
 		}
 	}
@@ -609,8 +609,8 @@ func (n *Node) deletePod(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // patchStatus writes a pod's status if it differs, for this UID only. Beyond the budget it is
-// written when its turn comes; the last one always is. If the API server refuses it, only
-// phase and readiness are written, so that no status of a provider keeps a pod from ending.
+// written later, except for the last one. If the API server refuses it, only phase and readiness
+// are written, so that no status of a provider keeps a pod from ending.
 func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	if apiequality.Semantic.DeepEqual(pod.Status, status) {
 		return nil
@@ -631,15 +631,15 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 		}
 	}
 	err := n.writeStatus(ctx, pod, status)
-	if !refusedForGood(err) {
+	if !refusedContent(err) {
 		return err
 	}
 	n.warn(podPlan{pod: pod}, "InvalidStatus", "the API server refused the status that the provider sent, so only phase and readiness are shown: "+err.Error())
 	return n.writeStatus(ctx, pod, podstatus.Least(pod, status, metav1.Now()))
 }
 
-// refusedForGood says whether the API server refused a write for its content.
-func refusedForGood(err error) bool {
+// refusedContent reports whether the API server refused a write for its content, so that a retry is useless.
+func refusedContent(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
@@ -659,7 +659,7 @@ func (n *Node) writeStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
 }
 
-// otherUID says whether a patch was refused because the object has another UID.
+// otherUID reports whether a patch was refused because the object has another UID.
 func otherUID(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || !apierrors.IsInvalid(err) || status.ErrStatus.Details == nil {
@@ -730,7 +730,7 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	}
 	ask := n.synced && !n.unknown.has(s.Ref.UID)
 	n.mu.Unlock()
-	// One that became known in between was reconciled without this.
+	// A pod that the cache received in between was reconciled without this status.
 	if ask || n.localPod(s.Ref.UID) != nil {
 		n.podQueue.Add(s.Ref.UID)
 	}
@@ -760,7 +760,7 @@ func (n *Node) Ack(a peering.Ack) {
 		st.refusal = a.Refusal
 	}
 	if !deleted {
-		st.answer = a.Hash
+		st.ackHash = a.Hash
 	}
 	synced := n.synced
 	n.mu.Unlock()
@@ -772,8 +772,8 @@ func (n *Node) Ack(a peering.Ack) {
 // eventKey identifies an event of a pod.
 type eventKey struct{ kind, reason, message string }
 
-// PodEvent implements Handler. The provider repeats events after a reconnect; those that were
-// recorded are not recorded again.
+// PodEvent implements Handler. The provider repeats events after a reconnect; each is recorded
+// once.
 func (n *Node) PodEvent(e peering.PodEvent) {
 	pod := n.localPod(e.Ref.UID)
 	if pod == nil || e.Ref.Kind != peering.KindPod {
@@ -799,7 +799,7 @@ func (n *Node) PodEvent(e peering.PodEvent) {
 	}
 }
 
-// eventReason returns a valid reason for one of a provider.
+// eventReason turns a provider's reason into a valid one.
 func eventReason(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -846,7 +846,7 @@ func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) 
 	case peering.KindService:
 		return n.orphanService(ctx, ref)
 	case peering.KindClaim, peering.KindNetworkPolicy:
-		return false, nil // that nothing here wants a volume is no order to delete it, and policies are not the node's
+		return false, nil // a volume that nothing here wants need not be deleted, and nodes do not handle policies
 	}
 	return false, fmt.Errorf("%s is not of a kind that crosses", ref)
 }

@@ -309,7 +309,7 @@ func TestPodsAreNotDeletedBeforeTheCacheIsSynced(t *testing.T) {
 		h.remote.poke()
 		h.settle()
 		if h.remote.holds("u") {
-			t.Error("the orphan stays though the API server says that its pod is no more")
+			t.Error("the orphan stays though the API server says that its pod is gone")
 		}
 		h.stop()
 	})
@@ -488,7 +488,7 @@ func (h *home) see(name string) {
 	h.settle()
 }
 
-// What a provider says is said once. It may come before the pod does of which it is said.
+// A provider sends each status once. It may come before the pod is in the cache.
 func TestAStatusThatComesBeforeItsPodIsShown(t *testing.T) {
 	for name, come := range map[string]func(h *home, ref peering.ObjectRef){
 		"of a pod that is there": func(h *home, ref peering.ObjectRef) {
@@ -1007,7 +1007,7 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 			h.settle()
 			h.wantPodsReady(corev1.ConditionTrue, "")
 		}
-		// Some are written twice where the cache is behind; to the API server that is no change.
+		// Some are written twice where the cache is behind; to the API server that changes nothing.
 		if writes, _ := h.written(); writes < 3*2*pods || writes > 3*3*pods {
 			t.Errorf("%d statuses were written of %d pods that were lost and came back thrice", writes, pods)
 		}
@@ -1121,8 +1121,8 @@ func TestARefusedStatusKeepsNoPod(t *testing.T) {
 	}
 }
 
-// Kubernetes evicts a pod from a node that is lost after five minutes if nobody says otherwise, and
-// an agent may die at any moment. Where its tolerations are not the agent's to change it runs all the same.
+// Kubernetes evicts a pod from a node that is lost after five minutes by default, and an agent may die at
+// any moment. Where its tolerations are not the agent's to change it runs all the same.
 func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
 	for name, test := range map[string]struct {
 		refusal error
@@ -1130,7 +1130,7 @@ func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
 	}{
 		"the API server is away": {apierrors.NewServiceUnavailable("busy"), corev1.PodPending},
 		"a policy forbids it":    {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("tolerations are ours")), corev1.PodRunning},
-		"nobody minds":           {nil, corev1.PodRunning},
+		"by default":             {nil, corev1.PodRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
@@ -1286,7 +1286,7 @@ func TestEventsOfTheProviderAreShownOnce(t *testing.T) {
 			}
 		}
 		if n != 1 {
-			t.Errorf("the event was told %d times, want once", n)
+			t.Errorf("the event was recorded %d times, want once", n)
 		}
 	})
 }
@@ -1343,7 +1343,7 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 		if events > 2*25 { // what the events library lets through of one pod, with the updates of its counts
 			t.Errorf("%d events were written of one pod", events)
 		}
-		time.Sleep((times/maxUnknownLooks + 1) * time.Minute)
+		time.Sleep((times/maxUnknownReads + 1) * time.Minute)
 		h.node.mu.Lock()
 		if n := len(h.node.state); n != 1 || h.node.unknown.bytes != 0 {
 			t.Errorf("%d pods are remembered, of %d bytes, want the one that is known here", n, h.node.unknown.bytes)

@@ -121,7 +121,7 @@ func (p *provider) turn(ctx context.Context) bool {
 	return len(out) > 0 || done
 }
 
-// compare takes one look at what is wanted and what is held. p.mu is held.
+// compare compares once what is wanted with what the provider has. p.mu is held.
 func (p *provider) compare() {
 	for ref := range p.tombs {
 		if p.ending[ref.UID] {
@@ -168,7 +168,7 @@ func (p *provider) compare() {
 				Phase: corev1.PodRunning, PodIP: "10.200.0.7",
 				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			}
-			p.tell(ref)
+			p.notify(ref)
 		}
 	}
 }
@@ -187,8 +187,8 @@ func (p *provider) drop(ref peering.ObjectRef) {
 // say queues a call of the handler. p.mu is held.
 func (p *provider) say(f func(Handler)) { p.out = append(p.out, f) }
 
-// tell queues the status of a pod. p.mu is held.
-func (p *provider) tell(ref peering.ObjectRef) {
+// notify queues the status of a pod. p.mu is held.
+func (p *provider) notify(ref peering.ObjectRef) {
 	data, err := json.Marshal(p.status[ref.UID])
 	if err != nil {
 		panic(err)
@@ -207,7 +207,7 @@ func (p *provider) connect(up bool) {
 		clear(p.refused)
 		for ref := range p.held {
 			if ref.Kind == peering.KindPod {
-				p.tell(ref)
+				p.notify(ref)
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func (p *provider) set(uid string, s corev1.PodStatus) {
 	p.status[uid] = s
 	for ref := range p.held {
 		if ref.UID == uid && p.up {
-			p.tell(ref)
+			p.notify(ref)
 		}
 	}
 	p.mu.Unlock()

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// debounce gathers changes of a namespace.
+	// debounce is how long changes of a namespace are gathered.
 	debounce = 100 * time.Millisecond
-	// firstSync is for how long a start waits for the watches of namespaces. What
-	// is not readable by then (RBAC may come later) follows when it is.
+	// firstSync is how long a start waits for the watches of namespaces. A namespace that is not
+	// readable by then (RBAC may come later) follows when it is.
 	firstSync = 3 * time.Second
 )
 
@@ -36,25 +36,25 @@ type objectState struct {
 	hash    peering.Hash
 	acked   bool
 	refusal *peering.Refusal
-	answer  peering.Hash // what the provider took or refused last
-	// writes bounds the events about it; cut says that not all of its endpoints cross, unknown is what
-	// it prefers of them where that is no preference.
+	ackHash peering.Hash // what the provider took or refused last
+	// writes bounds the events about it; cut means that not all of its endpoints are sent; unknown is
+	// the value of its annotation about endpoints if that is invalid.
 	writes  writes
 	cut     bool
 	unknown string
-	// said is when it was wanted last.
-	said time.Time
+	// wantedAt is when it was wanted last.
+	wantedAt time.Time
 }
 
-// namespaceWatch is the watches in one namespace. Each pair is nil until it is
-// needed: access to Secrets is granted in offloaded namespaces only.
+// namespaceWatch has the watches in one namespace. Each is nil until it is needed: access to
+// Secrets is granted in offloaded namespaces only.
 type namespaceWatch struct {
 	stop                []context.CancelFunc
 	configMaps, secrets cache.SharedIndexInformer
 	services, slices    cache.SharedIndexInformer
-	problem             string // why a watch does not work, as last seen
-	declared            bool   // all Services were wanted, or looked at and not wanted
-	compared            bool   // nothing is left to do for all Services at once
+	problem             string // why a watch failed last
+	declared            bool   // all Services were reconciled once
+	compared            bool   // all Services were compared since the last reason to
 }
 
 func synced(list ...cache.SharedIndexInformer) bool {
@@ -97,7 +97,7 @@ func (n *Node) openWatches(ctx context.Context, names map[string]bool) {
 	}
 }
 
-// watchesOf returns a copy of the watches of a namespace, empty if there are none.
+// watchesOf returns a copy of the watches of a namespace, or the zero value.
 func (n *Node) watchesOf(namespace string) namespaceWatch {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,8 +134,8 @@ func (n *Node) watchServices(namespace string) {
 	w.slices = n.start(w, "endpointslices", namespace, discoveryinformers.NewEndpointSliceInformer(n.cfg.Client, namespace, 0, crossingIndex()), changed)
 }
 
-// watch returns the watches of a namespace, nil if the Node does not run. n.mu
-// is held.
+// watch returns the watches of a namespace, which it adds if necessary; nil if the Node does not
+// run. n.mu is held.
 func (n *Node) watch(namespace string) *namespaceWatch {
 	if n.launch == nil {
 		return nil
@@ -185,7 +185,7 @@ func (n *Node) closeWatches(namespace string) {
 	}
 }
 
-// noteReferences records what a pod on the node refers to.
+// noteReferences records the objects to which a pod on the node refers.
 func (n *Node) noteReferences(p *corev1.Pod) {
 	var refs []podspec.Reference
 	if !podstatus.Terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || podstatus.Offloaded(p) && !podstatus.Terminal(p.Status.Phase) {
@@ -234,9 +234,9 @@ func (n *Node) wait(p podPlan) {
 	n.mu.Unlock()
 	n.watchReferences(ns)
 	if p.waits != "" {
-		return // its claims are looked up again by themselves
+		return // its claims are looked up again by a timer
 	}
-	// What it waits for may have come since it was looked up.
+	// The object may have come since it was looked up.
 	if t, refusal := podspec.Leave(p.pod); refusal == nil {
 		if m := n.missing(ns, t.References); m.what == "" {
 			n.podQueue.Add(string(p.pod.UID))
@@ -244,14 +244,14 @@ func (n *Node) wait(p podPlan) {
 	}
 }
 
-// missing is why a pod's references keep it from being sent: what is empty if they do not.
+// missing is why a pod's references keep it from being sent; what is "" if they do not.
 type missing struct {
 	reason, what string
-	// soon says that this is only because the caches of the namespace are not synced yet.
+	// soon means that only the caches of the namespace are not synced yet.
 	soon bool
 }
 
-// missing says what of a pod's references is not there.
+// missing returns which of a pod's references do not exist.
 func (n *Node) missing(namespace string, refs []podspec.Reference) missing {
 	if len(refs) == 0 {
 		return missing{}
@@ -281,10 +281,10 @@ func (n *Node) missing(namespace string, refs []podspec.Reference) missing {
 	return out
 }
 
-// notFound is the reason that the virtual-kubelet project's library has for an object that is not there.
+// notFound is the reason that the virtual-kubelet project's library gives for an object that does not exist.
 func notFound(how string, kind peering.Kind) string { return how + kind.String() + "NotFound" }
 
-// doWithout records which of the optional references of a pod that is sent are not there.
+// doWithout records which optional references of a pod that is sent do not exist.
 func (n *Node) doWithout(pod *corev1.Pod, refs []podspec.Reference) {
 	if len(refs) == 0 {
 		return
@@ -300,8 +300,8 @@ func (n *Node) doWithout(pod *corev1.Pod, refs []podspec.Reference) {
 	}
 }
 
-// object returns what a reference refers to, as it crosses, and whether the cache
-// has it. A ServiceAccount token is an error: it does not cross.
+// object returns the object of a reference in the form in which it is sent, and whether the cache
+// has it. A ServiceAccount token is an error: it is never sent.
 func (w *namespaceWatch) object(namespace string, r podspec.Reference) (o peering.Object, found bool, err error) {
 	key := namespace + "/" + r.Name
 	switch r.Kind { //nolint:exhaustive // a pod refers to no other kinds
@@ -321,7 +321,7 @@ func (w *namespaceWatch) object(namespace string, r podspec.Reference) (o peerin
 	return peering.Object{}, false, nil
 }
 
-// configMapObject is a ConfigMap as it crosses: its data and no more.
+// configMapObject is a ConfigMap in the form in which it is sent: its data and no more.
 func configMapObject(cm *corev1.ConfigMap) (peering.Object, error) {
 	return object(peering.ObjectRef{Kind: peering.KindConfigMap, Namespace: cm.Namespace, Name: cm.Name, UID: string(cm.UID)},
 		&corev1.ConfigMap{
@@ -331,7 +331,7 @@ func configMapObject(cm *corev1.ConfigMap) (peering.Object, error) {
 		})
 }
 
-// secretObject is a Secret as it crosses: its type, its data and no more.
+// secretObject is a Secret in the form in which it is sent: its type, its data and no more.
 func secretObject(s *corev1.Secret) (peering.Object, error) {
 	if s.Type == corev1.SecretTypeServiceAccountToken || s.Type == corev1.SecretTypeBootstrapToken {
 		return peering.Object{}, fmt.Errorf("secret %q is a %s, a credential of this cluster, which does not cross", s.Name, s.Type)
@@ -355,7 +355,7 @@ func object(ref peering.ObjectRef, v any) (peering.Object, error) {
 	return peering.Object{Ref: ref, JSON: data}, nil
 }
 
-// needed returns the references of a namespace's pods that crossed or will.
+// needed returns the references of those pods of a namespace that were sent or will be.
 func (n *Node) needed(namespace string) map[podspec.Reference]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -374,7 +374,7 @@ func (n *Node) needed(namespace string) map[podspec.Reference]bool {
 	return out
 }
 
-// wantReferences wants what pods of a namespace refer to.
+// wantReferences wants the objects to which pods of a namespace refer.
 func (n *Node) wantReferences(namespace string, refs []podspec.Reference) {
 	if len(refs) == 0 {
 		return
@@ -396,7 +396,7 @@ func (n *Node) wantReferences(namespace string, refs []podspec.Reference) {
 	}
 }
 
-// unwantNamesakes unwants objects of the same name with another UID: the cache has their
+// unwantNamesakes unwants objects of the same name with another UID, as the cache has their
 // successor.
 func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
 	for _, old := range n.wantedNamed(ref) {
@@ -425,7 +425,7 @@ func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// cached returns an object of the cache, nil if it is not there.
+// cached returns an object of the cache, or nil.
 func (n *Node) cached(ref peering.ObjectRef) metav1.Object {
 	w := n.watchesOf(ref.Namespace)
 	informer := map[peering.Kind]cache.SharedIndexInformer{
@@ -441,8 +441,8 @@ func (n *Node) cached(ref peering.ObjectRef) metav1.Object {
 	return nil
 }
 
-// cachedOrLive says whether an object exists. If the cache does not have it, the API server
-// is asked.
+// cachedOrLive reports whether an object exists. If the cache does not have it, it asks the API
+// server.
 func (n *Node) cachedOrLive(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	if n.cached(ref) != nil {
 		return true, nil
@@ -450,7 +450,7 @@ func (n *Node) cachedOrLive(ctx context.Context, ref peering.ObjectRef) (bool, e
 	return n.live(ctx, ref)
 }
 
-// live asks the API server whether the object with this UID is there.
+// live asks the API server whether the object with this UID exists.
 func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	var o metav1.Object
 	var err error
@@ -478,8 +478,8 @@ func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	return string(o.GetUID()) == ref.UID, nil
 }
 
-// orphanReference says whether a ConfigMap or Secret that the provider holds may
-// go. The pod cache is synced: that no pod needs it is evidence.
+// orphanReference reports whether a ConfigMap or Secret at the provider may be deleted. The pod
+// cache is synced: that no pod needs it is evidence.
 func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	if !n.needed(ref.Namespace)[podspec.Reference{Kind: ref.Kind, Name: ref.Name}] {
 		return true, nil
@@ -491,42 +491,42 @@ func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool
 // wantObject wants an object, unless it was wanted before and taken.
 func (n *Node) wantObject(o peering.Object) {
 	n.mu.Lock()
-	say := n.noteWanted(o)
+	send := n.noteWanted(o)
 	n.mu.Unlock()
-	if say {
+	if send {
 		n.cfg.Mirror.Want(o)
 	}
 }
 
-// noteWanted notes that an object is wanted as it is, and says whether the provider has to hear of
-// it. n.mu is held.
+// noteWanted records that an object is wanted in this form, and reports whether it has to be sent.
+// n.mu is held.
 func (n *Node) noteWanted(o peering.Object) bool {
 	hash := o.Hash()
 	st := n.objects[o.Ref]
-	say := st == nil || st.hash != hash || wantAgain(st.said, st.refusal == nil && st.answer == hash)
+	send := st == nil || st.hash != hash || wantAgain(st.wantedAt, st.refusal == nil && st.ackHash == hash)
 	if st == nil {
 		st = &objectState{}
 		n.objects[o.Ref] = st
 		n.named[anyUID(o.Ref)] = append(n.named[anyUID(o.Ref)], o.Ref.UID)
 	}
 	st.hash = hash
-	if say {
-		st.said = time.Now()
+	if send {
+		st.wantedAt = time.Now()
 	}
-	return say
+	return send
 }
 
-// wantAgain says whether to want something again that was wanted at a time: until the provider took it, for the
-// mirror keeps nothing of what it has no room for. Everything is reconciled each minute.
-func wantAgain(said time.Time, taken bool) bool { return !taken && time.Since(said) >= wantPause }
+// wantAgain reports whether to want an object again: the mirror drops objects for which it has no room, so
+// one that the provider has not taken is wanted again after a pause. Everything is reconciled each minute.
+func wantAgain(at time.Time, taken bool) bool { return !taken && time.Since(at) >= wantPause }
 
-// anyUID is the key by which all wanted objects of one name are found.
+// anyUID is the key for all wanted objects of one name, whatever their UID.
 func anyUID(ref peering.ObjectRef) peering.ObjectRef {
 	ref.UID = ""
 	return ref
 }
 
-// unwantObject says that an object is no longer wanted, on evidence.
+// unwantObject declares, on evidence, that an object is no longer wanted.
 func (n *Node) unwantObject(ref peering.ObjectRef) {
 	n.mu.Lock()
 	delete(n.objects, ref)
@@ -538,7 +538,7 @@ func (n *Node) unwantObject(ref peering.ObjectRef) {
 	n.cfg.Mirror.Unwant(ref, nil)
 }
 
-// wantedNamed returns what is wanted of the kind and name of an object.
+// wantedNamed returns the wanted objects with the kind and name of ref.
 func (n *Node) wantedNamed(ref peering.ObjectRef) (out []peering.ObjectRef) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -549,14 +549,14 @@ func (n *Node) wantedNamed(ref peering.ObjectRef) (out []peering.ObjectRef) {
 	return out
 }
 
-// unwantAll unwants all that is wanted of some kinds in a namespace.
+// unwantAll unwants all objects of some kinds in a namespace.
 func (n *Node) unwantAll(namespace string, kinds ...peering.Kind) {
 	for _, ref := range n.wantedObjects(namespace, kinds...) {
 		n.unwantObject(ref)
 	}
 }
 
-// wantedObjects returns what is wanted of some kinds in a namespace.
+// wantedObjects returns the wanted objects of some kinds in a namespace.
 func (n *Node) wantedObjects(namespace string, kinds ...peering.Kind) []peering.ObjectRef {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -569,7 +569,7 @@ func (n *Node) wantedObjects(namespace string, kinds ...peering.Kind) []peering.
 	return out
 }
 
-// ackObject records the provider's answer on an object that is not a pod.
+// ackObject records the provider's acknowledgement of an object that is not a pod.
 func (n *Node) ackObject(a peering.Ack) {
 	n.mu.Lock()
 	st := n.objects[a.Ref]
@@ -578,7 +578,7 @@ func (n *Node) ackObject(a peering.Ack) {
 		return
 	}
 	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
-	st.refusal, st.acked, st.answer = a.Refusal, st.acked || a.Refusal == nil, a.Hash
+	st.refusal, st.acked, st.ackHash = a.Refusal, st.acked || a.Refusal == nil, a.Hash
 	if a.Ref.Kind == peering.KindNamespace && a.Refusal == nil && a.Hash == st.hash {
 		n.fences.Took(a.Ref.Name)
 	}
@@ -586,13 +586,13 @@ func (n *Node) ackObject(a peering.Ack) {
 	n.mu.Unlock()
 	if may {
 		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, a.Refusal.Reason.Condition(),
-			peering.Text("the provider of "+n.cfg.Name+" does not take it: "+a.Refusal.Message, podstatus.MaxMessageBytes))
+			peering.Text("the provider of "+n.cfg.Name+" refused it: "+a.Refusal.Message, podstatus.MaxMessageBytes))
 	}
 	if news {
 		n.complain.Do(func() { n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal) })
 	}
 	if news && a.Ref.Kind == peering.KindNamespace {
-		for _, p := range n.localPods() { // their status says it
+		for _, p := range n.localPods() { // their statuses show it
 			if p.Namespace == a.Ref.Name {
 				n.podQueue.Add(string(p.UID))
 			}

@@ -25,12 +25,12 @@ import (
 // NamespaceState is the state of an offloaded namespace at the provider.
 type NamespaceState struct {
 	Namespace
-	// Accepted says that the provider has it.
+	// Accepted means that the provider has it.
 	Accepted bool
 	// Refusal is why the provider refused it, or nil.
 	Refusal *peering.Refusal
-	// Counts is the fence to which the provider keeps at the longest; 0 is none. Answered says that it agreed to
-	// that one, and was asked for no other since.
+	// Counts is the longest fence that the provider may follow; 0 means none. Answered means that it agreed
+	// to that one, and was asked for no other since.
 	Counts   time.Duration
 	Answered bool
 }
@@ -92,7 +92,7 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	n.mu.Lock()
 	was, had := n.exported[space.Name]
 	n.exported[space.Name] = space
-	// Below one lock: an answer to what was asked for before is none to another fence.
+	// Under one lock: an acknowledgement of an earlier fence must not count for this one.
 	n.fences.Ask(space.Name, space.Fence, space.Fenced)
 	say := n.noteWanted(o)
 	n.mu.Unlock()
@@ -106,7 +106,7 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	return n.compareServices(ctx, space.Name)
 }
 
-// unexport unwants a namespace that is no longer offloaded: its Services, and the namespace
+// unexport unwants a namespace that is no longer offloaded: its Services, and the namespace itself
 // once the provider has none of its pods.
 func (n *Node) unexport(name string) {
 	n.servicesMu.Lock()
@@ -128,7 +128,7 @@ func (n *Node) unexport(name string) {
 	n.closeWatches(name)
 }
 
-// podsRemain says whether the provider has, or may have, pods of a namespace.
+// podsRemain reports whether the provider has, or may have, pods of a namespace.
 func (n *Node) podsRemain(namespace string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,7 +140,7 @@ func (n *Node) podsRemain(namespace string) bool {
 	return slices.ContainsFunc(n.localPods(), func(p *corev1.Pod) bool { return p.Namespace == namespace && podstatus.Offloaded(p) })
 }
 
-// orphanNamespace says whether a namespace at the provider is an orphan.
+// orphanNamespace reports whether a namespace at the provider is an orphan.
 func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -156,13 +156,13 @@ func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool
 	return !is || !n.podsRemain(ref.Name), nil
 }
 
-// serviceKey names what crosses as a Service of one name.
+// serviceKey names everything that is sent as the Service of one name.
 type serviceKey struct{ namespace, name string }
 
-// byCrossing finds Services and EndpointSlices by the name of the Service that they cross as.
+// byCrossing indexes Services and EndpointSlices by the name of the Service as which they are sent.
 const byCrossing = "crossing"
 
-// crossesAs returns the name under which a Service, or an EndpointSlice, crosses; empty if it does not.
+// crossesAs returns the name under which a Service, or an EndpointSlice, is sent; "" if it is not.
 func crossesAs(obj any) string {
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -190,8 +190,8 @@ func crossingIndex() cache.Indexers {
 	}}
 }
 
-// changedService has a Service synchronised that changed, or whose EndpointSlice did. One that
-// crossed before crosses at once, and then at most once each debounce; a new one waits for its endpoints.
+// changedService queues a Service that changed, or whose EndpointSlice did. One that was sent before is
+// sent at once, and then at most once each debounce; a new one waits for its endpoints.
 func (n *Node) changedService(namespace string, obj any) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
@@ -205,7 +205,7 @@ func (n *Node) changedService(namespace string, obj any) {
 	ref := peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name}
 	for _, uid := range n.named[ref] {
 		ref.UID = uid
-		wait = min(wait, max(0, debounce-time.Since(n.objects[ref].said)))
+		wait = min(wait, max(0, debounce-time.Since(n.objects[ref].wantedAt)))
 	}
 	n.mu.Unlock()
 	n.serviceQueue.AddAfter(serviceKey{namespace, name}, wait)
@@ -220,7 +220,7 @@ func (n *Node) compareServices(ctx context.Context, namespace string) error {
 	}
 	n.mu.Lock()
 	if p := n.watches[namespace]; p != nil {
-		p.compared = true // what makes it untrue from now on has it compared again
+		p.compared = true // compareAgain resets it
 	}
 	n.mu.Unlock()
 	names := map[string]bool{}
@@ -246,9 +246,9 @@ func (n *Node) compareServices(ctx context.Context, namespace string) error {
 	return err
 }
 
-// syncService synchronises what crosses as a Service of one name of an offloaded namespace.
+// syncService synchronises everything that is sent as the Service of one name, in an offloaded namespace.
 func (n *Node) syncService(ctx context.Context, key serviceKey) error {
-	// So that none is wanted while its namespace ceases to be offloaded.
+	// No Service is wanted while its namespace ceases to be offloaded.
 	n.servicesMu.Lock()
 	defer n.servicesMu.Unlock()
 	w := n.watchesOf(key.namespace)
@@ -256,7 +256,7 @@ func (n *Node) syncService(ctx context.Context, key serviceKey) error {
 		return nil // all are compared after the sync
 	}
 	if !n.exports(key.namespace) {
-		n.compareAgain(key.namespace) // should it be offloaded again, this one was not looked at
+		n.compareAgain(key.namespace) // should it be offloaded again, this one was not synchronised
 		return nil
 	}
 	services, parts := w.crossing(key.name)
@@ -286,7 +286,7 @@ func (n *Node) syncService(ctx context.Context, key serviceKey) error {
 	return n.unwantServices(ctx, key, want, have)
 }
 
-// wantService wants a Service as it crosses.
+// wantService wants a Service in the form in which it is sent.
 func (n *Node) wantService(namespace, name, uid string, s peering.ServiceObject) (peering.ObjectRef, error) {
 	o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name, UID: uid}, s)
 	if err != nil {
@@ -297,8 +297,8 @@ func (n *Node) wantService(namespace, name, uid string, s peering.ServiceObject)
 	return o.Ref, nil
 }
 
-// unwantServices unwants what crossed as a Service of one name, and is not wanted any more. What the
-// cache does not have by its UID is asked for.
+// unwantServices unwants objects that were sent as the Service of one name, and are not in want. For
+// UIDs that the cache does not have, it asks the API server.
 func (n *Node) unwantServices(ctx context.Context, key serviceKey, want map[peering.ObjectRef]bool, have map[string]bool) error {
 	for _, ref := range n.wantedNamed(peering.ObjectRef{Kind: peering.KindService, Namespace: key.namespace, Name: key.name}) {
 		if want[ref] {
@@ -318,7 +318,7 @@ func (n *Node) unwantServices(ctx context.Context, key serviceKey, want map[peer
 	return nil
 }
 
-// compareAgain has all Services of a namespace compared, if it is offloaded.
+// compareAgain queues a comparison of all Services of a namespace, if it is offloaded.
 func (n *Node) compareAgain(namespace string) {
 	n.mu.Lock()
 	if w := n.watches[namespace]; w != nil {
@@ -328,7 +328,7 @@ func (n *Node) compareAgain(namespace string) {
 	n.nsQueue.AddAfter(namespace, debounce)
 }
 
-// exports says whether a namespace is offloaded, and was wanted.
+// exports reports whether a namespace is offloaded, and was wanted.
 func (n *Node) exports(namespace string) bool {
 	if n.offloads(namespace) != yes {
 		return false
@@ -339,13 +339,13 @@ func (n *Node) exports(namespace string) bool {
 	return ok
 }
 
-// crossing returns the Services and EndpointSlices that cross under a name.
+// crossing returns the Services and EndpointSlices that are sent under a name.
 func (w *namespaceWatch) crossing(name string) ([]*corev1.Service, []*discoveryv1.EndpointSlice) {
 	return crossing[*corev1.Service](w.services, name), crossing[*discoveryv1.EndpointSlice](w.slices, name)
 }
 
 func crossing[T any](i cache.SharedIndexInformer, name string) (out []T) {
-	list, _ := i.GetIndexer().ByIndex(byCrossing, name) // its error is that there is no such index
+	list, _ := i.GetIndexer().ByIndex(byCrossing, name) // it fails only for an unknown index
 	for _, o := range list {
 		if t, ok := o.(T); ok {
 			out = append(out, t)
@@ -354,14 +354,14 @@ func crossing[T any](i cache.SharedIndexInformer, name string) (out []T) {
 	return out
 }
 
-// ofSet returns what crosses under a name of the ServiceImports of a namespace.
+// ofSet returns those ServiceImports of a namespace that are sent under a name.
 func (n *Node) ofSet(w namespaceWatch, name string) []endpoints.SetService {
 	services, parts := w.crossing(name)
 	return slices.DeleteFunc(endpoints.OfSet(services, parts, n.cfg.Peer), func(s endpoints.SetService) bool { return s.Name != name })
 }
 
-// ServicesDeclared says whether the Services of all offloaded namespaces were synchronised
-// since the node runs.
+// ServicesDeclared reports whether the Services of all offloaded namespaces were synchronised since
+// Run began.
 func (n *Node) ServicesDeclared() bool {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -377,8 +377,8 @@ func (n *Node) ServicesDeclared() bool {
 	return true
 }
 
-// PodAddresses returns the addresses of the pods on the node that did not end, by their
-// statuses.
+// PodAddresses returns the addresses, from their statuses, of the pods on the node that have not
+// ended.
 func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
 	out := map[peering.ObjectRef][]netip.Addr{}
 	for _, p := range n.localPods() {
@@ -394,7 +394,7 @@ func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
 	return out
 }
 
-// orphanService says whether a Service at the provider is an orphan.
+// orphanService reports whether a Service at the provider is an orphan.
 func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	switch n.offloads(ref.Namespace) {
 	case unknown:
@@ -414,15 +414,16 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 	return err == nil && !is, err
 }
 
-// exportable says whether a Service crosses: not one that came from another cluster, and
-// never the API server's.
+// exportable reports whether a Service is sent: not one that came from another cluster, and never
+// the API server's.
 func exportable(svc *corev1.Service) bool {
 	return svc.Labels[api.LabelManaged] != api.Manager &&
 		!(svc.Namespace == corev1.NamespaceDefault && svc.Name == "kubernetes")
 }
 
-// serviceObject is a Service as it crosses, with its endpoints in home terms, or the name
-// that it stands for. Whether that may cross is the provider's to say, who tells why not.
+// serviceObject is a Service in the form in which it is sent, with its endpoints at home's
+// addresses, or its external name. The provider decides whether to accept that name, and reports
+// why not.
 func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) peering.ServiceObject {
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return peering.ServiceObject{
@@ -443,8 +444,9 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 	return o
 }
 
-// ownFirst says whether a Service prefers the endpoints of the cluster that it is used in: by its
-// annotation, or because its traffic is to stay close, which another cluster is not.
+// ownFirst reports whether a Service prefers the endpoints of the cluster in which it is used:
+// because of its annotation, or because its traffic distribution asks for near ones, and another
+// cluster is far.
 func ownFirst(svc *corev1.Service) bool {
 	switch api.EndpointPreference(svc.Annotations[api.AnnotationEndpoints]) {
 	case api.EndpointsOwnFirst, api.EndpointsNearest:
@@ -460,7 +462,7 @@ func serviceReference(ref peering.ObjectRef) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID)}
 }
 
-// warnCut says of a Service that it has more endpoints than cross, once until it has not.
+// warnCut records an event on a Service that has more endpoints than are sent, once until that changes.
 func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice) {
 	total := 0
 	for _, s := range list {
@@ -481,8 +483,8 @@ func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice)
 	}
 }
 
-// warnUnknown says of a Service that its annotation says of no endpoints that they are preferred, once
-// while that stays the same.
+// warnUnknown records an event on a Service whose annotation about endpoints is invalid, once per
+// value.
 func (n *Node) warnUnknown(ref peering.ObjectRef, value string) {
 	switch api.EndpointPreference(value) {
 	case api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest:

@@ -90,7 +90,7 @@ func TestServicesThatPreferTheClusterTheyAreUsedIn(t *testing.T) {
 		"its traffic stays close":    {"", "PreferSameZone", true},
 		"as older clusters say":      {"", "PreferClose", true},
 		"its annotation says not so": {"All", "PreferClose", false},
-		"what is no preference":      {"Mine", "", false},
+		"an unknown preference":      {"Mine", "", false},
 	} {
 		svc := service("web", "1", func(s *corev1.Service) {
 			s.Annotations = map[string]string{api.AnnotationEndpoints: test.annotation}
@@ -237,7 +237,7 @@ func TestServicesOfAClusterSetCross(t *testing.T) {
 		}
 		wants("one that got an address", map[string]int{"derived db": 2})
 		if !h.node.Orphan(ctx, peering.Held{Ref: ref}) {
-			t.Error("what it was before is no orphan")
+			t.Error("its earlier form is not an orphan")
 		}
 		if err := h.client.CoreV1().Services("shop").Delete(ctx, derived.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -249,7 +249,7 @@ func TestServicesOfAClusterSetCross(t *testing.T) {
 	})
 }
 
-// What a provider does not take, and what of a Service does not cross, is said on the Service.
+// Events on a Service say what a provider refuses, and what of it is not sent.
 func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.remote.refuse = func(o peering.Object) *peering.Refusal {

@@ -7,16 +7,16 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// unknownPods bounds what is kept of pods of which the provider said something and that the cache does not
-// have. The cache may be behind: a provider says each thing once, so it is kept until the pod is known, or
-// is known not to be there.
+// unknownPods bounds the provider's statuses of pods that the cache does not have. The cache may be
+// behind, and a provider sends each status once, so it is kept until the cache has the pod, or the API
+// server says that there is none.
 type unknownPods struct {
 	sizes map[string]int // bytes of the last status, by UID
 	bytes int            // of all
 }
 
-// admit says whether there is room for a status of so many bytes in place of an earlier one of the pod. One of none
-// leaves that.
+// admit reports whether a status of size bytes has room in place of the pod's earlier one. A size of 0 keeps
+// the earlier one's.
 func (u *unknownPods) admit(uid string, size int) bool {
 	old, is := u.sizes[uid]
 	size = cmp.Or(size, old)
@@ -40,12 +40,12 @@ func (u *unknownPods) forget(uid string) {
 	delete(u.sizes, uid)
 }
 
-// dropUnknown drops what is kept of pods that are not there, and reconciles those that are known by now.
+// dropUnknown drops the state of pods that do not exist, and reconciles those that the cache has by now.
 func (n *Node) dropUnknown(ctx context.Context) {
 	var refs []peering.ObjectRef
 	n.mu.Lock()
 	for uid := range n.unknown.sizes {
-		if len(refs) < maxUnknownLooks {
+		if len(refs) < maxUnknownReads {
 			refs = append(refs, n.state[uid].ref)
 		}
 	}

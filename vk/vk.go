@@ -31,17 +31,17 @@ import (
 // Mirror synchronises the wanted objects of a contract to the provider. Its methods return
 // at once.
 type Mirror interface {
-	// Want says that the provider should have this object. The latest counts. A provider's refusal
-	// that can be retried is retried without another call. What the mirror itself refuses is not kept.
+	// Want declares that the provider should have this object, in its latest form. A provider's
+	// refusal that can be retried is retried without another call. What the mirror itself refuses is
+	// not kept.
 	Want(peering.Object)
-	// Unwant says that an object is no longer wanted, on evidence. For a pod it ends in a
-	// PodStatus with Gone, even if the provider never had it. A nil grace period leaves it
-	// to the pod.
+	// Unwant declares, on evidence, that an object is no longer wanted. For a pod, a PodStatus with
+	// Gone follows, even if the provider never had it. A nil grace period means the pod's own.
 	Unwant(ref peering.ObjectRef, graceSeconds *int64)
-	// Ran says that the provider is known to have had the pod. If it no longer has it, the
-	// pod is reported Gone and not sent: it would run again.
+	// Ran declares that the provider has had the pod. If it no longer has it, the pod is reported
+	// as Gone and not sent: it would run again.
 	Ran(pod peering.ObjectRef)
-	// Ready says that every Want was declared. Nothing is deleted before.
+	// Ready declares that every Want was made. Nothing is deleted before.
 	Ready()
 }
 
@@ -58,18 +58,18 @@ type Streams interface {
 
 // Handler receives what the provider reports. Only Orphan may block.
 type Handler interface {
-	// Connected says whether the provider can be reached. True comes after the provider
+	// Connected reports whether the provider can be reached; true only after the provider has
 	// listed all that it has.
 	Connected(bool)
-	// PodStatus is the provider's status of a pod. After each Connected(true) it comes for
-	// every pod that the provider has.
+	// PodStatus is the provider's status of a pod. After each Connected(true), it follows for every
+	// pod that the provider has.
 	PodStatus(peering.PodStatus)
 	// PodEvent is something that happened to a pod.
 	PodEvent(peering.PodEvent)
-	// Ack answers a Want or an Unwant.
+	// Ack acknowledges a Want or an Unwant.
 	Ack(peering.Ack)
-	// Orphan says whether an object that the provider has and that is not wanted may be
-	// deleted. It is true only on evidence.
+	// Orphan reports whether an unwanted object at the provider may be deleted. It returns true
+	// only on evidence.
 	Orphan(context.Context, peering.Held) bool
 }
 
@@ -79,14 +79,14 @@ var _ Handler = (*Node)(nil)
 type Namespace struct {
 	Name string
 	UID  string
-	// Mapping is Suffixed, Same or Chosen, and RemoteName what was chosen.
+	// Mapping is Suffixed, Same or Chosen, and RemoteName is the name that was chosen.
 	Mapping, RemoteName string
-	// PodsStay says that its pods do not cross, only its Services do.
+	// PodsStay means that only its Services are sent, not its pods.
 	PodsStay bool
-	// Loss is what becomes of its pods while the provider does not answer.
+	// Loss is what happens to its pods while the provider does not respond.
 	Loss peering.Loss
-	// Fence is the fence to ask the provider for, and Fenced the one that it agreed to before this
-	// process began. 0 is none.
+	// Fence is the fence to ask the provider for, and Fenced the one to which it agreed before this
+	// process began. 0 means none.
 	Fence, Fenced time.Duration
 }
 
@@ -96,8 +96,8 @@ type Config struct {
 	Name string
 	// Contract is the contract's ID, Peer the provider's cluster ID.
 	Contract, Peer string
-	// Client is the home cluster. Its rate limits should be off or generous: they
-	// bound how fast pods cross.
+	// Client is the home cluster. Its rate limits should be off or generous: they bound how fast
+	// pods are sent.
 	Client kubernetes.Interface
 	// Mirror and Streams are the provider.
 	Mirror  Mirror
@@ -107,25 +107,24 @@ type Config struct {
 	// Labels are the contract's node labels. They come from the provider, and only harmless
 	// ones are used. Optional.
 	Labels map[string]string
-	// PeerLabels are labels that home gives the node: those of the peer's
-	// ForeignCluster with the prefix peer.entente.dev/, and entente.dev/latency-ms and the like. Optional.
+	// PeerLabels are labels that home sets: those of the peer's ForeignCluster with the prefix
+	// peer.entente.dev/, and entente.dev/latency-ms and the like. Optional.
 	PeerLabels map[string]string
 	// Version is shown as the node's kubelet version.
 	Version string
-	// Address is where the kubelet endpoint is reached: the agent's pod IP.
+	// Address is that of the kubelet endpoint: the agent's pod IP.
 	Address netip.Addr
 	// Port is the kubelet endpoint's port. Default 10250.
 	Port int32
-	// TranslateIP returns a provider's pod address in home terms, false for one
-	// that does not belong to the provider. Nil where there is no tunnel.
+	// TranslateIP returns the address under which home reaches a provider's pod, or false for an
+	// address that does not belong to the provider. Nil without a tunnel.
 	TranslateIP func(netip.Addr) (netip.Addr, bool)
-	// Namespaces returns the namespaces that are offloaded to this provider: those
-	// labelled entente.dev/offloading=enabled whose NamespaceOffloading selects it.
-	// An error means that they are not known now, and changes nothing. It is called often
-	// and should answer from a cache.
+	// Namespaces returns the namespaces that are offloaded to this provider: those labelled
+	// entente.dev/offloading=enabled whose NamespaceOffloading selects it. An error means that they
+	// are not known now, and changes nothing. It is called often and should read a cache.
 	Namespaces func() ([]Namespace, error)
-	// Namespace returns the one of them with a name, if it is one. It is called for each change of
-	// a pod. Default is to look for it in all of them.
+	// Namespace returns the one of them with a name, if there is one. It is called for each change
+	// of a pod. By default it is looked up in Namespaces.
 	Namespace func(name string) ([]Namespace, error)
 	// ClusterDomain is the domain of the home cluster's Services. Default
 	// cluster.local.
@@ -133,12 +132,12 @@ type Config struct {
 	// Budget bounds what providers make the agent write; its nodes share one. Default
 	// is a budget for this node alone.
 	Budget *Budget
-	// LossGrace is for how long a lost provider is not yet shown, LossGraceTunnel while the
-	// tunnel to it passes traffic: then most likely another agent takes over there. Default 2 s
-	// and 15 s.
+	// LossGrace is how long the node stays Ready after its provider is lost, LossGraceTunnel how
+	// long while the tunnel to it passes traffic: then most likely another agent takes over there.
+	// Default 2 s and 15 s.
 	LossGrace, LossGraceTunnel time.Duration
-	// StartGrace is for how long, after a restart, a node that was Ready stays so
-	// while the provider has not been reached yet. Default 20 s.
+	// StartGrace is how long, after a restart, a node that was Ready stays so until the provider is
+	// reached. Default 20 s.
 	StartGrace time.Duration
 	// Workers is how many pods are reconciled at once. Default 8.
 	Workers int
@@ -146,7 +145,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Node is a virtual node and everything of the home cluster that follows from it.
+// Node is a virtual node, with the pods on it and what they need of the home cluster.
 type Node struct {
 	cfg Config
 	log *slog.Logger
@@ -159,8 +158,8 @@ type Node struct {
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	nsQueue  workqueue.TypedRateLimitingInterface[string]
 	nodePoke notify.Channel
-	// serviceQueue has the Services that changed; servicesMu is held from the look at whether the
-	// namespace of one is offloaded until it is wanted.
+	// serviceQueue has the Services that changed; servicesMu is held from the check that a
+	// Service's namespace is offloaded until the Service is wanted.
 	serviceQueue workqueue.TypedRateLimitingInterface[serviceKey]
 	servicesMu   sync.Mutex
 
@@ -169,7 +168,7 @@ type Node struct {
 	refsMu sync.Mutex
 
 	mu sync.Mutex
-	// launch runs something until Run ends or it is cancelled; nil without Run.
+	// launch runs a function until Run ends or it is cancelled; nil while Run does not run.
 	launch   func(func(context.Context)) context.CancelFunc
 	running  sync.WaitGroup // what was started within Run
 	synced   bool           // the pod cache is complete and every Want was declared
@@ -183,7 +182,7 @@ type Node struct {
 	// dropped is labels that earlier revisions of the contract gave the node.
 	dropped  []string
 	removed  bool
-	node     *corev1.Node // as last seen in the API, nil if it is not there
+	node     *corev1.Node // as last seen in the API; nil if it is not there
 	ready    corev1.NodeCondition
 	state    map[string]*podState // by UID
 	unknown  unknownPods          // of state, those that are not in the cache
@@ -193,7 +192,7 @@ type Node struct {
 	refs     map[string]map[string][]podspec.Reference // namespace → pod UID → references
 	waiting  map[string]map[string]bool                // namespace → UIDs of pods that wait for references
 	exported map[string]Namespace                      // last known, by name
-	spaces   map[string]Namespace                      // by which all was last reconciled, nil if it was not
+	spaces   map[string]Namespace                      // at the last full reconcile; nil before the first
 }
 
 // New returns a Node for one contract. It does nothing before Run.
@@ -245,15 +244,15 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// newQueue returns a queue in which only retries wait.
+// newQueue returns a queue that delays only retries.
 func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[T](100*time.Millisecond, 30*time.Second))
 }
 
-// Run registers the node and synchronises it, its pods and what they refer to until ctx ends;
-// then it returns nil and leaves node and pods as they are, for a restart. It returns an
-// error if the name is taken by a node that is not ours. It can be called once.
+// Run registers the node and synchronises it, its pods and what they refer to until ctx ends; then
+// it returns nil and leaves node and pods as they are, for a restart. It returns an error if the
+// name is taken by a node that is not ours. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -406,8 +405,7 @@ func (n *Node) Connected(up bool) {
 	}
 }
 
-// Readdressed has the addresses of all pods translated again: what TranslateIP returns
-// changed.
+// Readdressed translates the addresses of all pods again, after TranslateIP changed its results.
 func (n *Node) Readdressed() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -421,8 +419,8 @@ func (n *Node) Readdressed() {
 	}
 }
 
-// NamespacesChanged says that Config.Namespaces may have another answer. If it has not, this
-// does nothing: it is called for each namespace every few seconds.
+// NamespacesChanged reconciles everything if Config.Namespaces changed. If it has not, it does
+// nothing: it is called for each namespace every few seconds.
 func (n *Node) NamespacesChanged() {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -444,8 +442,7 @@ func spacesByName(spaces []Namespace) map[string]Namespace {
 	return out
 }
 
-// reconcileAll reconciles all pods, and all namespaces, of which spaces are those that are
-// offloaded now.
+// reconcileAll reconciles all pods and all namespaces; spaces are those that are offloaded now.
 func (n *Node) reconcileAll(spaces []Namespace) {
 	names := map[string]bool{}
 	for _, s := range spaces {
