@@ -1,4 +1,4 @@
-// Package ledger counts what pods take of the contracts they run by.
+// Package ledger counts what pods use of the contracts under which they run.
 package ledger
 
 import (
@@ -13,31 +13,30 @@ import (
 	"github.com/entente-dev/entente/internal/podspec"
 )
 
-// Ledger counts what the OffloadedPods of each contract take of it: those that the cache
-// shows, as they come, change and go, and those that were created and that the cache may
-// not show yet. After a restart the cache alone has them all. Adding a pod takes as long
-// beside ten thousand others as beside none.
+// Ledger counts what the OffloadedPods of each contract use of it: those in the cache, as it
+// changes, and those that were created but that the cache may not have yet. After a restart the
+// cache alone has them all. Adding a pod takes the same time however many others there are.
 type Ledger struct {
 	mu sync.Mutex
-	// shown has what the cache shows; used sums up by contract the live ones of that.
+	// shown has the pods of the cache; used sums up the live ones by contract.
 	shown map[types.NamespacedName]counted
 	used  map[string]sum
-	// growing is what pods are to take that the cache shows with less.
+	// growing has the new resources of pods that the cache still shows with less.
 	growing map[types.NamespacedName]growth
-	// pending is what the cache may not show yet, by contract and UID of the pod at home.
+	// pending has the pods that the cache may not have yet, by contract and UID of the pod at home.
 	pending map[string]map[string]pendingPod
 }
 
-// counted is what counts of an OffloadedPod.
+// counted is what an OffloadedPod counts.
 type counted struct {
 	contract string
 	live     bool
 	requests corev1.ResourceList
-	// takes is that, or what it grows to.
+	// takes is that, or the resources to which it grows.
 	takes corev1.ResourceList
 }
 
-// sum is what so many live pods take.
+// sum is a number of live pods and the resources that they use.
 type sum struct {
 	resources corev1.ResourceList
 	pods      int
@@ -48,7 +47,7 @@ type pendingPod struct {
 	at  time.Time
 }
 
-// New returns a ledger of nothing.
+// New returns an empty ledger.
 func New() *Ledger {
 	return &Ledger{
 		shown: make(map[types.NamespacedName]counted), used: make(map[string]sum),
@@ -56,7 +55,7 @@ func New() *Ledger {
 	}
 }
 
-// Show counts a pod as the cache shows it now; one that is not live takes nothing.
+// Show counts a pod as the cache has it now; one that is not live uses nothing.
 func (l *Ledger) Show(pod *api.OffloadedPod, live bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +68,7 @@ func (l *Ledger) Show(pod *api.OffloadedPod, live bool) {
 	l.dropLocked(pod.Spec.Contract, pod.Spec.OriginUID)
 }
 
-// count counts a pod that the cache shows. The lock is held.
+// count counts a pod of the cache. The lock is held.
 func (l *Ledger) count(key types.NamespacedName, e counted) {
 	e.takes = l.takes(key, e.requests)
 	l.shown[key] = e
@@ -78,7 +77,7 @@ func (l *Ledger) count(key types.NamespacedName, e counted) {
 	}
 }
 
-// Hide counts no more a pod that the cache does not show any more.
+// Hide removes a pod that is no longer in the cache.
 func (l *Ledger) Hide(pod *api.OffloadedPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +86,7 @@ func (l *Ledger) Hide(pod *api.OffloadedPod) {
 	delete(l.growing, key)
 }
 
-// uncount forgets a pod that the cache showed. The lock is held.
+// uncount removes a pod of the cache. The lock is held.
 func (l *Ledger) uncount(key types.NamespacedName) {
 	e, ok := l.shown[key]
 	if !ok {
@@ -104,7 +103,7 @@ func (l *Ledger) uncount(key types.NamespacedName) {
 	}
 }
 
-// Of returns what the live pods of a contract take, and how many there are.
+// Of returns what the live pods of a contract use, and how many there are.
 func (l *Ledger) Of(contract string) (corev1.ResourceList, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,10 +143,10 @@ func (s sum) minus(requests corev1.ResourceList) sum {
 	return s
 }
 
-// Add has a pod count that was created, or may have been.
+// Add counts a pod that was created, or may have been.
 func (l *Ledger) Add(contract string, pod *api.OffloadedPod) { l.put(contract, pod, time.Now()) }
 
-// Reserve has a pod count that is being created, however long that takes.
+// Reserve counts a pod that is being created, however long that takes.
 func (l *Ledger) Reserve(contract string, pod *api.OffloadedPod) {
 	l.put(contract, pod, time.Now().Add(reserved))
 }
@@ -155,7 +154,7 @@ func (l *Ledger) Reserve(contract string, pod *api.OffloadedPod) {
 func (l *Ledger) put(contract string, pod *api.OffloadedPod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// The cache was faster than the answer.
+	// The cache was faster than the response.
 	if _, ok := l.shown[client.ObjectKeyFromObject(pod)]; ok {
 		l.dropLocked(contract, pod.Spec.OriginUID)
 		return
@@ -166,7 +165,7 @@ func (l *Ledger) put(contract string, pod *api.OffloadedPod, at time.Time) {
 	l.pending[contract][pod.Spec.OriginUID] = pendingPod{pod: pod, at: at}
 }
 
-// Drop counts no more a pod that was added or reserved.
+// Drop removes a pod that was added or reserved.
 func (l *Ledger) Drop(contract, uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +179,7 @@ func (l *Ledger) dropLocked(contract, uid string) {
 	}
 }
 
-// Coming returns the UIDs at home of the pods of a contract that the cache may not show yet.
+// Coming returns the UIDs at home of the pods of a contract that the cache may not have yet.
 func (l *Ledger) Coming(contract string) map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,20 +190,20 @@ func (l *Ledger) Coming(contract string) map[string]bool {
 	return out
 }
 
-// Get returns a pod that was created and that the cache may not show yet, or nil.
+// Get returns a pod that was created but that the cache may not have yet, or nil.
 func (l *Ledger) Get(contract, uid string) *api.OffloadedPod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pending[contract][uid].pod
 }
 
-// Minus returns what of an amount is left without another.
+// Minus returns amount less other.
 func Minus(amount, other corev1.ResourceList) corev1.ResourceList {
 	return sum{resources: amount.DeepCopy()}.minus(other).resources
 }
 
-// growth is what a pod is to take that the cache shows with less, by the generation from which on
-// it shows that.
+// growth is the new resources of a pod that the cache still shows with less, and the generation
+// from which it has them.
 type growth struct {
 	contract   string
 	generation int64
@@ -212,7 +211,7 @@ type growth struct {
 	at         time.Time
 }
 
-// Grow has a pod count so much from now on, before the cache shows it.
+// Grow counts the new resources of a pod before the cache has them.
 func (l *Ledger) Grow(pod *api.OffloadedPod, requests corev1.ResourceList) (undo func()) {
 	key := client.ObjectKeyFromObject(pod)
 	l.mu.Lock()
@@ -238,7 +237,7 @@ func (l *Ledger) Grow(pod *api.OffloadedPod, requests corev1.ResourceList) (undo
 	}
 }
 
-// takes returns what a pod takes of its contract that has so much by the cache. The lock is held.
+// takes returns what a pod uses of its contract, given its requests in the cache. The lock is held.
 func (l *Ledger) takes(key client.ObjectKey, requests corev1.ResourceList) corev1.ResourceList {
 	if g, ok := l.growing[key]; ok {
 		return podspec.Most(requests, g.requests)
@@ -246,7 +245,7 @@ func (l *Ledger) takes(key client.ObjectKey, requests corev1.ResourceList) corev
 	return requests
 }
 
-// recount counts a pod that the cache shows with what it grows to. The lock is held.
+// recount counts a pod of the cache with the resources to which it grows. The lock is held.
 func (l *Ledger) recount(key client.ObjectKey) {
 	if e, ok := l.shown[key]; ok {
 		l.uncount(key)
@@ -254,7 +253,7 @@ func (l *Ledger) recount(key client.ObjectKey) {
 	}
 }
 
-// grown ends what a pod grows by, if the cache will not show it: nothing was written.
+// grown ends the growth of a pod that the cache will not show, as it was not written.
 func (l *Ledger) grown(key client.ObjectKey, generation int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,10 +263,10 @@ func (l *Ledger) grown(key client.ObjectKey, generation int64) {
 	}
 }
 
-// Settle asks about the pods of a contract that the cache should show by now, or show with what
-// they grew to. get returns a pod as the API server has it, nil if there is none; gone hears of those
-// that are not there.
-func (l *Ledger) Settle(contract string, get func(client.ObjectKey) (*api.OffloadedPod, error), gone func(*api.OffloadedPod)) error {
+// Confirm reads the pods of a contract that the cache should have by now, or should have in their new
+// size. get reads a pod from the API server and returns nil if it does not exist; gone is called with
+// each that does not.
+func (l *Ledger) Confirm(contract string, get func(client.ObjectKey) (*api.OffloadedPod, error), gone func(*api.OffloadedPod)) error {
 	coming, growing := l.overdue(contract)
 	for uid, pod := range coming {
 		now, err := get(client.ObjectKeyFromObject(pod))
@@ -295,19 +294,19 @@ func (l *Ledger) Settle(contract string, get func(client.ObjectKey) (*api.Offloa
 	return nil
 }
 
-// overdue returns the pods of a contract that the cache should show by now, by UID, and those
-// whose growth it should.
+// overdue returns the pods of a contract that the cache should have by now, by UID, and those whose
+// growth it should have.
 func (l *Ledger) overdue(contract string) (coming map[string]*api.OffloadedPod, growing []client.ObjectKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	coming = map[string]*api.OffloadedPod{}
 	for uid, w := range l.pending[contract] {
-		if time.Since(w.at) > settles {
+		if time.Since(w.at) > confirmAfter {
 			coming[uid] = w.pod
 		}
 	}
 	for key, g := range l.growing {
-		if g.contract == contract && time.Since(g.at) > settles {
+		if g.contract == contract && time.Since(g.at) > confirmAfter {
 			growing = append(growing, key)
 		}
 	}

@@ -2,11 +2,11 @@ package ledger
 
 import "time"
 
-// How long what is counted may differ from what the cache shows.
+// How long the count may differ from the cache.
 const (
-	// settles is how old a pod that the cache does not show has to be before the API server is
+	// confirmAfter is how old a pod that is not in the cache has to be before the API server is
 	// asked about it.
-	settles = 5 * time.Second
-	// reserved is longer than it takes to create a pod.
+	confirmAfter = 5 * time.Second
+	// reserved is the same for a pod that is being created: longer than that can take.
 	reserved = 10 * time.Minute
 )

@@ -1,7 +1,7 @@
-// Package limitrange gives containers the requests and limits of a contract that have none, and
-// says which pods are beyond its bounds: as the admission plugin LimitRanger of Kubernetes does in one
-// cluster. A provider does so before anything of a pod counts; its consumer's count does the
-// same, so that both come to the same amounts.
+// Package limitrange sets a contract's default requests and limits on containers without their own,
+// and refuses pods beyond its bounds, as the admission plugin LimitRanger of Kubernetes does in one
+// cluster. A provider does so before it counts a pod; its consumer's count does the same, so that both
+// get the same amounts.
 package limitrange
 
 import (
@@ -16,9 +16,9 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Fill gives the containers of a pod the requests and limits that they do not have. A limit is never
-// below what its container requests. What a pod asks for as a whole its containers share, so
-// these get nothing of it.
+// Fill sets the requests and limits that the containers of a pod lack. A limit is never below its
+// container's request. A resource that the pod requests as a whole is shared by its containers, so
+// Fill does not set it on them.
 func Fill(s *corev1.PodSpec, l *api.LimitRange) {
 	if l == nil || l.Container == nil {
 		return
@@ -32,7 +32,7 @@ func Fill(s *corev1.PodSpec, l *api.LimitRange) {
 }
 
 func fill(r, shared *corev1.ResourceRequirements, l *api.ContainerLimitRange) {
-	// As the API server does before it looks at any default.
+	// As the API server does before it applies any default.
 	for name, limit := range r.Limits {
 		if _, ok := r.Requests[name]; !ok {
 			set(&r.Requests, name, limit)
@@ -76,7 +76,7 @@ func set(list *corev1.ResourceList, name corev1.ResourceName, q resource.Quantit
 	(*list)[name] = q.DeepCopy()
 }
 
-// Filled returns what counts of a pod, as Fill makes it. The pod stays as it is.
+// Filled returns the resources of a pod after Fill. It does not change the pod.
 func Filled(s *corev1.PodSpec, l *api.LimitRange) *corev1.PodSpec {
 	out := &corev1.PodSpec{Resources: s.Resources, InitContainers: sizes(s.InitContainers), Containers: sizes(s.Containers)}
 	Fill(out, l)
@@ -91,7 +91,7 @@ func sizes(list []corev1.Container) []corev1.Container {
 	return out
 }
 
-// Check says in what a pod that was filled is beyond the bounds.
+// Check returns how a pod, after Fill, exceeds the bounds.
 func Check(s *corev1.PodSpec, l *api.LimitRange) error {
 	if l == nil {
 		return nil
@@ -114,8 +114,8 @@ func Check(s *corev1.PodSpec, l *api.LimitRange) error {
 	return nil
 }
 
-// checkContainer says in what a container is beyond the bounds. One that has no share of its own of
-// what its pod asks for as a whole may use all of that.
+// checkContainer returns how a container exceeds the bounds. A container without a limit of its own
+// may use all that its pod has as a whole.
 func checkContainer(c corev1.Container, shared *corev1.ResourceRequirements, l *api.ContainerLimitRange) error {
 	for _, name := range slices.Sorted(maps.Keys(l.Min)) {
 		request, ok := c.Resources.Requests[name]
@@ -123,7 +123,7 @@ func checkContainer(c corev1.Container, shared *corev1.ResourceRequirements, l *
 			continue
 		}
 		if least := l.Min[name]; request.Cmp(least) < 0 {
-			return fmt.Errorf("requests %s %s, and the contract's limit range wants at least %s", request.String(), name, least.String())
+			return fmt.Errorf("requests %s %s, and the contract's limit range requires at least %s", request.String(), name, least.String())
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Max)) {
@@ -142,15 +142,15 @@ func checkContainer(c corev1.Container, shared *corev1.ResourceRequirements, l *
 	return nil
 }
 
-// checkPod says in what a pod is beyond the bounds. What this cluster's runtime class takes besides
-// its containers is not the pod's.
+// checkPod returns how a pod exceeds the bounds. The overhead of this cluster's runtime class does
+// not count.
 func checkPod(s *corev1.PodSpec, shared *corev1.ResourceRequirements, l *api.PodLimitRange) error {
 	pod, opts := &corev1.Pod{Spec: *s}, podresource.PodResourcesOptions{ExcludeOverhead: true}
 	requests := podresource.PodRequests(pod, opts)
 	for _, name := range slices.Sorted(maps.Keys(l.Min)) {
 		request, least := requests[name], l.Min[name]
 		if request.Cmp(least) < 0 {
-			return fmt.Errorf("requests %s %s, and the contract's limit range wants at least %s", request.String(), name, least.String())
+			return fmt.Errorf("requests %s %s, and the contract's limit range requires at least %s", request.String(), name, least.String())
 		}
 	}
 	limits := podresource.PodLimits(pod, opts)

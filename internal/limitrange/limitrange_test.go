@@ -98,7 +98,7 @@ func TestPodsBeyondTheBoundsAreRefused(t *testing.T) {
 	}{
 		"within":          {bounds("cpu=100m", "cpu=1", "cpu=100m", "cpu=2"), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=100m", "cpu=1"), container("b", "cpu=1", "cpu=1")}}, ""},
 		"without any":     {nil, corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=100", "")}}, ""},
-		"too little":      {bounds("cpu=100m", "", "", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=1", ""), container("b", "cpu=99m", "")}}, "container b requests 99m cpu, and the contract's limit range wants at least 100m a container"},
+		"too little":      {bounds("cpu=100m", "", "", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=1", ""), container("b", "cpu=99m", "")}}, "container b requests 99m cpu, and the contract's limit range requires at least 100m a container"},
 		"nothing":         {bounds("memory=1Mi", "", "", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=1", "")}}, "container a requests 0 memory"},
 		"too much":        {bounds("", "memory=1Gi", "", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "", "memory=2Gi")}}, "container a may use up to 2Gi memory, and the contract's limit range allows at most 1Gi a container"},
 		"without a limit": {bounds("", "memory=1Gi", "", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "memory=1Mi", "")}}, "container a has no limit of memory"},
@@ -111,7 +111,7 @@ func TestPodsBeyondTheBoundsAreRefused(t *testing.T) {
 		"and may be too much": {bounds("", "cpu=1", "", ""), corev1.PodSpec{
 			Resources: &corev1.ResourceRequirements{Limits: amounts("cpu=2")}, Containers: []corev1.Container{container("a", "", "")},
 		}, "container a may use up to 2 cpu"},
-		"a pod of too little": {bounds("", "", "cpu=1", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=400m", ""), container("b", "cpu=400m", "")}}, "the pod requests 800m cpu, and the contract's limit range wants at least 1 a pod"},
+		"a pod of too little": {bounds("", "", "cpu=1", ""), corev1.PodSpec{Containers: []corev1.Container{container("a", "cpu=400m", ""), container("b", "cpu=400m", "")}}, "the pod requests 800m cpu, and the contract's limit range requires at least 1 a pod"},
 		"a pod of too much":   {bounds("", "", "", "cpu=1"), corev1.PodSpec{Containers: []corev1.Container{container("a", "", "cpu=600m"), container("b", "", "cpu=600m")}}, "the pod may use up to 1200m cpu, and the contract's limit range allows at most 1 a pod"},
 		"containers of a pod that run one after the other": {bounds("", "", "", "cpu=1"), corev1.PodSpec{
 			InitContainers: []corev1.Container{container("first", "", "cpu=1")}, Containers: []corev1.Container{container("a", "", "cpu=1")},

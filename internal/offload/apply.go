@@ -34,7 +34,7 @@ func refuse(reason peering.RefusalReason, retryable bool, format string, args ..
 	return &peering.Refusal{Reason: reason, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
 }
 
-// contract returns a contract that may be applied to.
+// contract returns a contract that accepts objects.
 func (p *Provider) contract(id string) (Contract, error) {
 	if err := checkContract(id); err != nil {
 		return Contract{}, refuse(peering.RefusedInvalid, false, "%v", err)
@@ -47,9 +47,9 @@ func (p *Provider) contract(id string) (Contract, error) {
 	return c, nil
 }
 
-// Apply makes an object of the consumer so, and returns nil once that is
-// persisted. A no is a *peering.Refusal; another error is this cluster's, and
-// trying again may help. Applying what is there already changes nothing.
+// Apply creates or updates an object of the consumer, and returns nil once that is persisted. A
+// *peering.Refusal means that it is refused; any other error is this cluster's, and a retry may
+// help. Applying the same object again changes nothing.
 func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object) error {
 	if err := wire.CheckObjectRef(o.Ref); err != nil {
 		return refuse(peering.RefusedInvalid, false, "%v", err)
@@ -69,7 +69,7 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 		if err := p.client.Room(c.Peer); err != nil {
 			return err
 		}
-		// Who writes many large objects at once leaves the API server little for others.
+		// A peer that writes many large objects at once would leave the API server little for others.
 		if len(o.JSON) > largeObject {
 			release, err := p.locks.Lock(ctx, "large/"+string(c.Peer))
 			if err != nil {
@@ -83,8 +83,8 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 }
 
 func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o peering.Object) error {
-	// Each of these reads and then writes; a write in between, such as one of
-	// the reconciler, makes it read again.
+	// Each of these reads and then writes; a write in between, such as one by the reconciler, makes
+	// it read again.
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch o.Ref.Kind {
 		case peering.KindNamespace:
@@ -100,12 +100,12 @@ func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o 
 		case peering.KindPod:
 			return p.applyPod(ctx, contract, c, o)
 		}
-		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", o.Ref)
+		return refuse(peering.RefusedInvalid, false, "%s is not of a kind that crosses", o.Ref)
 	})
 }
 
-// refusalOf turns what this cluster's API server says about the object itself
-// into a refusal that the consumer can read.
+// refusalOf turns an API server's error about the object itself into a refusal that the consumer
+// can read.
 func refusalOf(err error, ref peering.ObjectRef) error {
 	var refusal *peering.Refusal
 	switch {
@@ -119,8 +119,7 @@ func refusalOf(err error, ref peering.ObjectRef) error {
 	return err
 }
 
-// home returns the namespace that is here for one of the consumer's, for an
-// object in it.
+// home returns the namespace here for that of an object at the consumer.
 func (p *Provider) home(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) (*corev1.Namespace, error) {
 	enforced := func(ns *corev1.Namespace) bool {
 		level := api.PodSecurityLevel(ns.Labels[labelEnforce])
@@ -136,7 +135,7 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 	if ns != nil && record != nil {
 		if _, ok := heldBy(record, contract); ok {
 			p.holds.Add(recent.Hold{Namespace: ns.Name, Contract: contract}, time.Now())
-			// The contract may have changed since the namespace was applied.
+			// The contract may have changed after the namespace was applied.
 			if ref.Kind == peering.KindPod && !enforced(ns) {
 				return ns, p.enforce(ctx, ns, record)
 			}
@@ -158,8 +157,8 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 	}
 	defer release()
 	key := types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}
-	if p.unheard(contract, key, o.Ref.UID) {
-		// Its name is the pod's alone, so making it finds out whether it is there.
+	if p.unseenPod(contract, key, o.Ref.UID) {
+		// Its name is unique to the pod, so creating it shows whether it exists.
 		if err := p.newPod(ctx, contract, c, ns, o); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
@@ -173,17 +172,17 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 		return fmt.Errorf("look for offloaded pod: %w", err)
 	case old.Spec.PeerID != string(c.Peer) || old.Spec.OriginUID != o.Ref.UID:
 		return refuse(peering.RefusedInternal, true,
-			"pod %s with UID %s is still here, and ends first; what has its name waits", o.Ref.Name, old.Spec.OriginUID)
+			"pod %s with UID %s is still here, and has to end before another of its name runs", o.Ref.Name, old.Spec.OriginUID)
 	case old.Spec.Contract != contract:
-		return refuse(peering.RefusedContract, false, "%s runs by contract %s; a pod does not change its contract", o.Ref, old.Spec.Contract)
+		return refuse(peering.RefusedContract, false, "%s runs by contract %s; a pod cannot change its contract", o.Ref, old.Spec.Contract)
 	case old.Spec.Hash == o.Hash().String() || old.DeletionTimestamp != nil:
 		return nil
 	}
 	return p.changePod(ctx, c, ns, o, old)
 }
 
-// judgePod reads a pod and decides whether it may run by the contract, apart
-// from what is used already. was is the pod as it was admitted, nil if it is new.
+// judgePod decodes a pod and decides whether it may run under the contract, apart from quota. was
+// is the pod as it was admitted; nil means that it is new.
 func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
@@ -228,9 +227,8 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec
 	return t, need, nil
 }
 
-// addOverhead adds what this cluster's runtime class takes besides the pod's
-// containers, as the API server will: it counts against the contract. A pod that is here keeps
-// what it was given, whatever became of the class.
+// addOverhead adds the overhead of this cluster's runtime class, as the API server will: it counts
+// against the contract. A pod that is here keeps its overhead, even if the class changed.
 func (p *Provider) addOverhead(ctx context.Context, ref peering.ObjectRef, spec, was *corev1.PodSpec) error {
 	if spec.RuntimeClassName == nil || *spec.RuntimeClassName == "" {
 		return nil
@@ -253,8 +251,8 @@ func (p *Provider) addOverhead(ctx context.Context, ref peering.ObjectRef, spec,
 	return nil
 }
 
-// graveOf is what is remembered of a pod that went. UIDs are the consumer's
-// word, so one consumer's say nothing of another's.
+// graveOf is the key under which a deleted pod is remembered. Consumers choose UIDs, so the key has
+// the contract as well.
 func graveOf(contract, uid string) string { return contract + "/" + uid }
 
 func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object) error {
@@ -300,7 +298,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	answer := p.made.Begin(client.ObjectKeyFromObject(pod))
 	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
 		answer(nil)
-		// Whether it was created is not sure if the answer was lost.
+		// If the response was lost, it may have been created.
 		var over *paced.OverBudget
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsAlreadyExists(err) && !errors.As(err, &over) {
 			p.ledger.Add(contract, pod)
@@ -315,9 +313,9 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	return nil
 }
 
-// reserve counts a pod that is about to be made, unless there is no room for it. The
-// API server is not waited for here: one pod of a contract comes after the other, as
-// between looking at what is used and using more there is no room for another.
+// reserve counts a pod that is about to be created, if the contract has room for it. The pods of a
+// contract pass one at a time, so that nothing is used between the check and the reservation;
+// reserve does not wait for the API server.
 func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPod, bytes int) (undo func(), err error) {
 	contract := pod.Spec.Contract
 	release, err := p.locks.Lock(ctx, "contract/"+contract)
@@ -325,14 +323,14 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 		return nil, err
 	}
 	defer release()
-	// It may have ended since: whoever closes it counts what is reserved by now, and
-	// nothing is afterwards.
+	// The contract may have ended meanwhile: CloseContract counts what is reserved by now, and
+	// nothing is reserved afterwards.
 	if now, err := p.contract(contract); err != nil {
 		return nil, err
 	} else if !now.AcceptNew {
 		return nil, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
 	}
-	if err := p.settle(ctx, contract); err != nil {
+	if err := p.confirmReserved(ctx, contract); err != nil {
 		return nil, err
 	}
 	for _, other := range p.withUID(contract, pod.Spec.OriginUID) {
@@ -348,7 +346,7 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 	if refusal != nil {
 		return nil, refusal
 	}
-	// A copy: who creates the pod has the answer written into it, while others count.
+	// A copy: creating the pod writes the response into it, while other goroutines count.
 	p.ledger.Reserve(contract, pod.DeepCopy())
 	return func() {
 		p.ledger.Drop(contract, pod.Spec.OriginUID)
@@ -356,9 +354,9 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 	}, nil
 }
 
-// tryPod asks the API server whether it would take a pod, so that the consumer hears
-// of a no as a refusal and not of a pod that waits for ever. Where it cannot be asked,
-// making the pod says so.
+// tryPod asks the API server by a dry run whether it would take a pod, so that the consumer gets a
+// refusal and not a pod that waits indefinitely. If the dry run is not possible, creating the pod
+// shows it.
 func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering.ObjectRef, raw []byte) error {
 	like := recent.TrialOf(ns.Name, raw)
 	if p.trials.Has(like, time.Now()) {
@@ -373,9 +371,9 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	if err != nil {
 		return fmt.Errorf("make pod: %w", err)
 	}
-	// Those are added to a pod that is there; Pod Security has judged them.
+	// They are added to a pod that exists; Pod Security has checked them.
 	pod.Spec.EphemeralContainers = nil
-	// It writes nothing, and counts against no budget.
+	// A dry run writes nothing, and counts against no budget.
 	err = p.client.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
 	case err == nil:
@@ -388,11 +386,11 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	return nil
 }
 
-// changePod applies another form of a pod that is here.
+// changePod updates a pod that is here.
 func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object, old *api.OffloadedPod) error {
 	was, err := readPod(old.Spec.Template.Raw)
 	if err != nil {
-		return refuse(peering.RefusedInternal, false, "%s: what was recorded of it cannot be read: %v", o.Ref, err)
+		return refuse(peering.RefusedInternal, false, "%s: its record cannot be decoded: %v", o.Ref, err)
 	}
 	t, _, err := p.judgePod(ctx, c, &was.Spec, ns, o)
 	if err != nil {
@@ -416,19 +414,18 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	if err := p.patch(ctx, old, before); err != nil {
 		undo()
 		if refused := new(paced.OverBudget); errors.As(err, &refused) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsConflict(err) {
-			shrink() // else it may have been written
+			shrink() // otherwise it may have been written
 		}
 		return fmt.Errorf("change offloaded pod: %w", err)
 	}
 	return nil
 }
 
-// podBytes is what a pod counts by the size of its template, of which the pod is a
-// second copy.
+// podBytes is what a pod with a template of this size counts: the pod is a second copy of the
+// template.
 func podBytes(template int) int { return 2 * template }
 
-// unseen is how many bytes of its template an OffloadedPod of the cache does not have: it is written
-// with them all the same.
+// unseen is the size of the template that an OffloadedPod of the cache lacks, but is written with.
 func unseen(o client.Object) int {
 	if o, ok := o.(*api.OffloadedPod); ok && len(o.Spec.Template.Raw) == 0 {
 		return notedBytes(o.Annotations) / podBytes(1)
@@ -436,8 +433,8 @@ func unseen(o client.Object) int {
 	return 0
 }
 
-// Admit implements server.OffloadObjects. A call that waits for the budget keeps those
-// that come later waiting until it is done.
+// Admit implements server.OffloadObjects. While a call waits for the budget, later ones wait behind
+// it.
 func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err error) {
 	c, err := p.contract(contract)
 	if err != nil {
@@ -446,9 +443,9 @@ func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err
 	return p.client.Admit(ctx, c.Peer)
 }
 
-// Delete removes an object if it has the UID of ref, and returns nil once that
-// is persisted, or when there is no such object. A pod then ends with grace
-// seconds; nil leaves it to the pod, and Watch says when nothing of it runs.
+// Delete deletes an object if it has the UID of ref, and returns nil once that is persisted, or if
+// there is no such object. A pod then ends within grace seconds, or its own grace period if grace
+// is nil, and Watch reports when it no longer runs.
 func (p *Provider) Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error {
 	if err := wire.CheckObjectRef(ref); err != nil {
 		return refuse(peering.RefusedInvalid, false, "%v", err)
@@ -468,8 +465,8 @@ func (p *Provider) Delete(ctx context.Context, contract string, ref peering.Obje
 func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch ref.Kind {
-		// What others hold is rewritten, once for each time that it was applied, and
-		// does not wait.
+		// Objects that other contracts hold are only rewritten, once for each time that they were
+		// applied, and do not wait.
 		case peering.KindNamespace:
 			return p.deleteNamespace(paced.Urgent(ctx), contract, c, ref)
 		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy:
@@ -479,7 +476,7 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 		case peering.KindPod:
 			return p.deletePod(ctx, contract, c, ref, grace)
 		}
-		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", ref)
+		return refuse(peering.RefusedInvalid, false, "%s is not of a kind that crosses", ref)
 	})
 }
 
@@ -490,7 +487,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 	}
 	found := false
 	for key := range keys {
-		if done, err := p.endSeen(ctx, contract, c, ref, key, grace); done {
+		if done, err := p.deleteSeen(ctx, contract, c, ref, key, grace); done {
 			if err != nil {
 				return err
 			}
@@ -519,14 +516,14 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 	return nil
 }
 
-// unheard says whether this process knows of no OffloadedPod of a name, nor of one whose pod
-// at home has the UID.
-func (p *Provider) unheard(contract string, key types.NamespacedName, uid string) bool {
+// unseenPod reports whether this process has no OffloadedPod of a name, and none whose pod at home
+// has the UID.
+func (p *Provider) unseenPod(contract string, key types.NamespacedName, uid string) bool {
 	return p.inv.known() && p.inv.offloaded(key) == nil && len(p.withUID(contract, uid)) == 0
 }
 
-// withUID returns the OffloadedPods of a contract whose pod at home has the UID. Any pod
-// that this process made is in the cache or, for a moment, in the ledger.
+// withUID returns the OffloadedPods of a contract whose pod at home has the UID. Each pod that this
+// process created is in the cache or, for a moment, in the ledger.
 func (p *Provider) withUID(contract, uid string) []*api.OffloadedPod {
 	pods := indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, uid))
 	if o := p.ledger.Get(contract, uid); o != nil {
@@ -535,9 +532,9 @@ func (p *Provider) withUID(contract, uid string) []*api.OffloadedPod {
 	return pods
 }
 
-// endSeen has an OffloadedPod deleted that the cache shows, where there is nothing to note of
-// how: the grace period is the pod's own. Of another UID nothing is deleted.
-func (p *Provider) endSeen(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, key types.NamespacedName, grace *int64) (done bool, err error) {
+// deleteSeen deletes an OffloadedPod of the cache whose grace period is the pod's own, so that none
+// has to be recorded. It deletes nothing with another UID.
+func (p *Provider) deleteSeen(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, key types.NamespacedName, grace *int64) (done bool, err error) {
 	o := p.inv.offloaded(key)
 	if o == nil || o.DeletionTimestamp != nil || o.Annotations[noteGrace] != "" ||
 		o.Spec.PeerID != string(c.Peer) || o.Spec.OriginUID != ref.UID || o.Spec.Contract != contract {
@@ -552,14 +549,14 @@ func (p *Provider) endSeen(ctx context.Context, contract string, c Contract, ref
 	return true, p.endPod(ctx, o, nil)
 }
 
-// endPod has an OffloadedPod deleted: first how, then that. The reconciler does
-// the rest.
+// endPod records the grace period of an OffloadedPod, and then deletes it. The reconciler does the
+// rest.
 func (p *Provider) endPod(ctx context.Context, o *api.OffloadedPod, grace *int64) error {
 	if grace != nil && o.Annotations[noteGrace] != strconv.FormatInt(*grace, 10) {
 		before := o.DeepCopy()
 		setAnnotation(o, noteGrace, strconv.FormatInt(*grace, 10))
 		first := ctx
-		if o.DeletionTimestamp == nil { // it is part of the delete, and comes once
+		if o.DeletionTimestamp == nil { // it belongs to the delete, and is written once
 			first = paced.Urgent(ctx)
 		}
 		if err := p.patch(first, o, before); err != nil {
@@ -576,13 +573,13 @@ func (p *Provider) endPod(ctx context.Context, o *api.OffloadedPod, grace *int64
 	return nil
 }
 
-// Held returns all that is held for a contract, as it was applied.
+// Held returns all objects that a contract holds, with the hashes with which they were applied.
 func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, error) {
 	c, err := p.contract(contract)
 	if err != nil {
 		return nil, err
 	}
-	// One at a time of a peer, as this reads all that it has.
+	// One call per peer at a time, as this reads all of the peer's objects.
 	release, err := p.locks.Lock(ctx, "held/"+string(c.Peer))
 	if err != nil {
 		return nil, err
@@ -593,7 +590,7 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 	}
 	var held []peering.Held
 	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
-		// A hash that cannot be read is zero: the consumer then applies again.
+		// A hash that cannot be parsed is zero: the consumer then applies the object again.
 		hash, _ := peering.ParseHash(o.Spec.Hash)
 		held = append(held, peering.Held{Ref: podRef(o), Hash: hash})
 	})

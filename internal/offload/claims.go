@@ -14,13 +14,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// applyClaim makes a volume, or makes it larger.
+// applyClaim creates a volume, or expands it.
 func (p *Provider) applyClaim(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	ns, err := p.home(ctx, contract, c, o.Ref)
 	if err != nil {
 		return err
 	}
-	// Between looking at what there is and making more there is no room for another.
+	// Nothing else is created between the check of what exists and the write.
 	release, err := p.locks.Lock(ctx, "volumes/"+string(c.Peer))
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (p *Provider) applyClaim(ctx context.Context, contract string, c Contract, 
 	}, ns.Name, o)
 }
 
-// deleteClaim deletes a volume: its consumer said so.
+// deleteClaim deletes a volume at its consumer's request.
 func (p *Provider) deleteClaim(ctx context.Context, c Contract, ref peering.ObjectRef) error {
 	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
 	if err != nil || ns == nil {
@@ -40,9 +40,9 @@ func (p *Provider) deleteClaim(ctx context.Context, c Contract, ref peering.Obje
 	return volumes.Delete(ctx, p.client, c.Peer, ns.Name, ref)
 }
 
-// keepVolumes ends a contract's hold on the volumes of a namespace, and says whether
-// there are any. With last no other contract uses the namespace: then it stays with
-// them alone in it, and says so.
+// keepVolumes ends a contract's hold on the volumes of a namespace, and reports whether there are
+// any. With last, no other contract uses the namespace: then it stays for the volumes alone, with a
+// label that says so.
 func (p *Provider) keepVolumes(ctx context.Context, contract string, ns *corev1.Namespace, last bool) (bool, error) {
 	n, err := volumes.Keep(ctx, p.client, peering.ClusterID(ns.Labels[api.LabelPeer]), heldKey(contract), heldPrefix, ns.Name, time.Now())
 	if err != nil || n == 0 || !last {
@@ -52,7 +52,7 @@ func (p *Provider) keepVolumes(ctx context.Context, contract string, ns *corev1.
 	return true, p.relabel(ctx, ns, api.LabelKept, "true")
 }
 
-// leave takes away what a contract holds in a namespace that stays.
+// leave removes everything that a contract holds in a namespace that stays.
 func (p *Provider) leave(ctx context.Context, contract string, ns *corev1.Namespace, record *corev1.ConfigMap) error {
 	if err := p.releaseShared(ctx, contract, ns, peering.ClusterID(ns.Labels[api.LabelPeer])); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (p *Provider) leave(ctx context.Context, contract string, ns *corev1.Namesp
 	return p.enforce(ctx, ns, record)
 }
 
-// takeUp uses a namespace again in which only volumes were kept. At home it may be
-// another one of the same name by now.
+// takeUp uses a namespace again that was kept for its volumes alone. The namespace at home may be a
+// new one of the same name.
 func (p *Provider) takeUp(ctx context.Context, ns *corev1.Namespace, uid string) error {
 	if err := p.relabel(ctx, ns, api.LabelOriginUID, uid); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (p *Provider) takeUp(ctx context.Context, ns *corev1.Namespace, uid string)
 	return p.relabel(ctx, ns, api.LabelKept, "")
 }
 
-// sweepKept deletes a namespace in which volumes were kept, once there are none any more.
+// sweepKept deletes a namespace that was kept for its volumes, once none is left.
 func (p *Provider) sweepKept(ctx context.Context, name string) error {
 	ns := &corev1.Namespace{}
 	if err := p.client.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil || ns.DeletionTimestamp != nil || ns.Labels[api.LabelKept] == "" {
@@ -98,7 +98,7 @@ func (p *Provider) sweepKept(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(err)
 }
 
-// relabel gives a namespace a label; an empty value takes it away.
+// relabel sets a label of a namespace; an empty value removes it.
 func (p *Provider) relabel(ctx context.Context, ns *corev1.Namespace, key, value string) error {
 	if ns.Labels[key] == value {
 		return nil
@@ -113,7 +113,7 @@ func (p *Provider) relabel(ctx context.Context, ns *corev1.Namespace, key, value
 	return nil
 }
 
-// seeClaim has the use of a contract counted again.
+// seeClaim counts the use of a contract again.
 func (v *inventory) seeClaim(c *corev1.PersistentVolumeClaim) {
 	v.p.changed(c.Labels[api.LabelContract])
 }

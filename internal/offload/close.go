@@ -15,9 +15,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Exposed returns the addresses of a contract's live pods here: what the peer
-// may reach, and whether those are all: after a start it takes a moment until this
-// cluster's pods are known. Pods in the network of their node have none.
+// Exposed returns the addresses of a contract's live pods, which the peer may reach. known is false
+// until this cluster's pods are known, a moment after a start. Pods in their node's network have no
+// address of their own.
 func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
 	if !p.inv.known() {
 		return nil, false
@@ -45,25 +45,23 @@ func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
 	return slices.Compact(out), known
 }
 
-// Left says what is left of a contract.
+// Left is what is left of a contract.
 type Left struct {
-	// Pods is how many OffloadedPods there still are.
+	// Pods is how many OffloadedPods still exist.
 	Pods int
-	// Namespaces is how many namespaces the contract still holds, or that are
-	// being deleted after it held them.
+	// Namespaces is how many namespaces the contract still holds, or held and are being deleted.
 	Namespaces int
 }
 
-// None says that nothing is left.
+// None reports whether nothing is left.
 func (l Left) None() bool { return l == Left{} }
 
-// CloseContract takes away everything that is here for a contract: first its
-// pods, with at most 30 s of grace; when they are gone what is in their
-// namespaces; and the namespaces that no other contract uses. It does one step
-// and returns what is left: call it again until nothing is. It needs nothing
-// of the consumer, and nothing of the contract but its ID and peer; calling it
-// for a contract of which there is nothing is fine. The caller sees to it that Contracts
-// no longer returns the contract, or no longer with AcceptNew.
+// CloseContract removes everything that is here for a contract: first its pods, with a grace period
+// of at most 30 s; once they are gone, the contents of their namespaces, and the namespaces that no
+// other contract uses. It does one step and returns what is left: call it again until nothing is.
+// It needs neither the consumer nor anything of the contract but its ID and peer, and may be called
+// for a contract that has nothing here. The caller makes sure that Contracts no longer returns the
+// contract, or returns it without AcceptNew.
 func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, contract string) (Left, error) {
 	if err := checkContract(contract); err != nil {
 		return Left{}, err
@@ -71,9 +69,9 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	if err := p.await(ctx); err != nil {
 		return Left{}, err
 	}
-	// A peering ends at once, whatever its peer made us write.
+	// A peering ends at once, however much its peer made us write.
 	ctx = paced.Urgent(ctx)
-	// Nobody who began to apply before the contract was over may end after this.
+	// No apply that began before the contract was over may end after this.
 	release, err := p.locks.Lock(ctx, "contract/"+contract)
 	if err != nil {
 		return Left{}, err
@@ -81,8 +79,8 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	defer release()
 	var left Left
 	var problems []error
-	// Pods that were reserved before the contract was over may still be created.
-	if err := p.settle(ctx, contract); err != nil {
+	// Pods that were reserved before the contract was over may have been created since.
+	if err := p.confirmReserved(ctx, contract); err != nil {
 		return Left{}, err
 	}
 	coming := p.ledger.Coming(contract)
@@ -125,8 +123,8 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	return left, errors.Join(problems...)
 }
 
-// closingGrace is the grace period of a pod whose contract is over: its own, or
-// closeGrace if that is shorter, or what it was deleted with.
+// closingGrace is the grace period of a pod whose contract is over: the shorter of its own and
+// closeGrace, or the one with which it was deleted.
 func (p *Provider) closingGrace(o *api.OffloadedPod) *int64 {
 	g := closeGrace
 	if asked := grace(o); asked != nil {
@@ -138,9 +136,9 @@ func (p *Provider) closingGrace(o *api.OffloadedPod) *int64 {
 	return new(max(g, 0))
 }
 
-// holdsSpace says whether a contract holds a namespace, or something in it. A
-// namespace without a record is held by whichever of the peer's contracts asks: none got
-// as far as recording that it uses it. But those that have pods in it come first.
+// holdsSpace reports whether a contract holds a namespace, or something in it. A namespace without
+// a record counts for any contract of the peer, as none got as far as recording its use; but
+// contracts that have pods in it come first.
 func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.Namespace) (bool, error) {
 	record, err := p.readRecord(ctx, ns.Name)
 	if record != nil {

@@ -20,26 +20,27 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What somebody changes or deletes of a consumer's ConfigMaps and Secrets its home applies again. That one may have
-// changed is seen by its metadata. It is read only then, and compared with the hash that the agent noted on it.
+// If another writer changes or deletes a consumer's ConfigMap or Secret, its home applies it again. A change
+// shows in the metadata. Only then is the object read, and compared with the hash in its annotation.
 
-// configKinds are the kinds that are compared so.
+// configKinds are the kinds that are compared in this way.
 var configKinds = []peering.Kind{peering.KindConfigMap, peering.KindSecret} //nolint:gochecknoglobals // a constant
 
-// configState is what is known of a ConfigMap or Secret.
+// configState is what is known about a ConfigMap or Secret.
 type configState struct {
-	// seen is its resource version as it was seen last; empty if it is gone.
+	// seen is the last resource version in an event; "" means that it is gone.
 	seen string
-	// intact is the resource version in which it was as it was applied; empty if none is known.
+	// intact is the last resource version known to be as applied; "" if none is.
 	intact string
-	// spoiled says that its home was asked to apply it again, and did not yet.
+	// spoiled means that its home was asked to apply it again, and has not yet.
 	spoiled bool
-	// asked is when that was last, and pause for how long it is not asked again: whoever changed it may go on.
+	// asked is when home was last asked, and pause how long it is not asked again: the other writer may go
+	// on.
 	asked time.Time
 	pause time.Duration
 }
 
-// ask notes that the home of an object is asked to apply it again.
+// ask records that the home of an object is asked to apply it again.
 func (s *configState) ask(now time.Time) {
 	if now.Sub(s.asked) >= configCalm {
 		s.pause = 0
@@ -51,7 +52,7 @@ func configKey(kind peering.Kind, o metav1.Object) stock.Key {
 	return stock.Key{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// config calls a function with what is known of a ConfigMap or Secret, if anything is.
+// config calls f with the state of a ConfigMap or Secret, if it has one.
 func (v *inventory) config(k stock.Key, f func(*configState)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -60,7 +61,7 @@ func (v *inventory) config(k stock.Key, f func(*configState)) {
 	}
 }
 
-// newConfig is config, of one that may be new.
+// newConfig is config, for an object that may be new.
 func (v *inventory) newConfig(k stock.Key, f func(*configState)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -74,7 +75,7 @@ func (v *inventory) newConfig(k stock.Key, f func(*configState)) {
 	f(w.configs[k])
 }
 
-// wrote notes that an object is as it was applied. Its namespace may have been made so lately that it was not seen yet.
+// wrote records that an object is as it was applied. Its namespace may be too new to be in the cache.
 func (v *inventory) wrote(o client.Object) {
 	k, version := configKey(kindOf(o), o), o.GetResourceVersion()
 	v.mu.Lock()
@@ -97,7 +98,7 @@ func (v *inventory) unwrote(k stock.Key) {
 	}
 }
 
-// seeConfig has an object compared, unless it is as the agent wrote it.
+// seeConfig queues a comparison of an object, unless the agent wrote this version.
 func (v *inventory) seeConfig(k stock.Key, version string) {
 	v.newConfig(k, func(s *configState) {
 		if s.seen = version; s.seen != s.intact {
@@ -106,7 +107,7 @@ func (v *inventory) seeConfig(k stock.Key, version string) {
 	})
 }
 
-// leaveConfig has an object looked for that is gone, unless the agent deleted it.
+// leaveConfig queues a comparison of an object that is gone, unless the agent deleted it.
 func (v *inventory) leaveConfig(k stock.Key) {
 	v.config(k, func(s *configState) {
 		s.seen = ""
@@ -114,7 +115,7 @@ func (v *inventory) leaveConfig(k stock.Key) {
 	})
 }
 
-// knownConfigs returns which objects of a namespace, of some kinds, are known.
+// knownConfigs returns the known objects of some kinds in a namespace.
 func (v *inventory) knownConfigs(namespace string, kinds ...peering.Kind) (known []stock.Key) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -128,7 +129,7 @@ func (v *inventory) knownConfigs(namespace string, kinds ...peering.Kind) (known
 	return known
 }
 
-// asApplied says whether an object has what was applied, as far as that is known.
+// asApplied reports whether an object is as it was applied, as far as that is known.
 func (v *inventory) asApplied(kind peering.Kind, o metav1.Object) bool {
 	if !slices.Contains(configKinds, kind) {
 		return true
@@ -138,8 +139,8 @@ func (v *inventory) asApplied(kind peering.Kind, o metav1.Object) bool {
 	return !spoiled
 }
 
-// watchConfigs watches the metadata of the ConfigMaps and Secrets of a namespace, if there is room: in others they
-// are compared when they are counted. The lock is held.
+// watchConfigs watches the metadata of the ConfigMaps and Secrets of a namespace, within the limits: in other
+// namespaces they are compared when they are counted. The lock is held.
 func (v *inventory) watchConfigs(namespace string, w *spaceWatch) {
 	if w.endConfigs != nil || !mayWatch(v.configWatches, w.peer, maxConfigWatches, maxPeerConfigWatches) {
 		return
@@ -171,7 +172,7 @@ func (v *inventory) watchConfigs(namespace string, w *spaceWatch) {
 			if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 				return
 			}
-			for _, k := range v.knownConfigs(namespace, kind) { // what was deleted before is no event
+			for _, k := range v.knownConfigs(namespace, kind) { // earlier deletes cause no event
 				if _, ok, _ := seen.GetByKey(namespace + "/" + k.Name); !ok {
 					v.leaveConfig(k)
 				}
@@ -180,7 +181,7 @@ func (v *inventory) watchConfigs(namespace string, w *spaceWatch) {
 	}
 }
 
-// slimConfig keeps of an object which version of it there is.
+// slimConfig keeps only the version of an object.
 func slimConfig(in any) (any, error) {
 	if o, ok := in.(*metav1.PartialObjectMetadata); ok {
 		o.ObjectMeta = metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
@@ -188,8 +189,8 @@ func slimConfig(in any) (any, error) {
 	return in, nil
 }
 
-// compareConfigs compares the ConfigMap and the Secret of a name with what was applied, and has their home apply
-// them again where they differ or are gone.
+// compareConfigs compares the ConfigMap and the Secret of a name with what was applied, and asks their home
+// to apply them again if they differ or are gone.
 func (p *Provider) compareConfigs(ctx context.Context, key types.NamespacedName) error {
 	ns := p.inv.space(key.Namespace)
 	if key.Name == "" || ns == nil || ns.DeletionTimestamp != nil {
@@ -221,34 +222,34 @@ func (p *Provider) compareConfigs(ctx context.Context, key types.NamespacedName)
 			continue
 		}
 		p.inv.config(k, func(s *configState) { s.ask(now) })
-		p.cfg.Log.Warn("an object of a consumer's is not as it was applied; the consumer applies it again",
-			"namespace", k.Namespace, "kind", kind.String(), "name", k.Name, "somebody", how)
+		p.cfg.Log.Warn("an object of a consumer was changed by another writer; the consumer applies it again",
+			"namespace", k.Namespace, "kind", kind.String(), "name", k.Name, "change", how)
 		p.compareAgain(peer, now)
 	}
 	return nil
 }
 
-// compareConfig reads a ConfigMap or Secret, and returns what somebody did to it; nothing if it is as it was applied.
-// One that is gone is missed if it is known to have been here.
+// compareConfig reads a ConfigMap or Secret, and returns how it was changed, or "" if it is as it was
+// applied. An object that is gone counts as deleted only if it is known to have been here.
 func (p *Provider) compareConfig(ctx context.Context, k stock.Key, ns *corev1.Namespace, known bool) (how string, err error) {
 	o := newShared(k.Kind)
 	err = p.client.Get(ctx, types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, o)
 	switch gone := apierrors.IsNotFound(err); {
 	case apierrors.IsForbidden(err) || err == nil && o.GetDeletionTimestamp() != nil:
-		return "", nil // the namespace goes, or the object does, which is seen
+		return "", nil // the namespace or the object is being deleted, which another event reports
 	case err != nil && !gone:
 		return "", fmt.Errorf("read it: %w", err)
 	case gone && known:
-		return "deleted it", nil
+		return "deleted", nil
 	case gone:
 		p.inv.unwrote(k)
 		return "", nil
 	case !known && len(holders(o)) == 0:
-		return "", nil // nobody misses it
+		return "", nil // no contract holds it
 	case !ours(o, peering.ClusterID(ns.Labels[api.LabelPeer])):
-		return "took it over", nil
+		return "taken over", nil
 	case o.GetAnnotations()[noteContent] != reflection.Content(o) || len(holders(o)) == 0:
-		return "changed it", nil
+		return "updated", nil
 	}
 	p.inv.wrote(o)
 	return "", nil

@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// checkClusterDomain says what is wrong with the domain of a consumer's cluster. None
-// is the default one.
+// checkClusterDomain returns what is wrong with the domain of a consumer's cluster. "" means the
+// default domain.
 func checkClusterDomain(domain string) error {
 	if domain == "" {
 		return nil
@@ -25,7 +25,7 @@ func checkClusterDomain(domain string) error {
 	return nil
 }
 
-// noteClusterDomain writes on a namespace which domain its cluster has.
+// noteClusterDomain writes the domain of a namespace's cluster into its annotation.
 func (p *Provider) noteClusterDomain(ctx context.Context, ns *corev1.Namespace, domain string) error {
 	if ns.Annotations[api.AnnotationClusterDomain] == domain {
 		return nil
@@ -41,7 +41,7 @@ func (p *Provider) noteClusterDomain(ctx context.Context, ns *corev1.Namespace, 
 	return nil
 }
 
-// ClusterDomain returns the domain of the cluster that a namespace here is from.
+// ClusterDomain returns the domain of the cluster from which a namespace here comes.
 func ClusterDomain(ns metav1.Object) string {
 	if domain := ns.GetAnnotations()[api.AnnotationClusterDomain]; domain != "" && checkClusterDomain(domain) == nil {
 		return domain
@@ -49,8 +49,7 @@ func ClusterDomain(ns metav1.Object) string {
 	return peering.DefaultClusterDomain
 }
 
-// nameAsAtHome has a pod ask the resolver that knows the names of its home, if this
-// cluster has one.
+// nameAsAtHome makes a pod use the resolver for the names of its home, if this cluster has one.
 func (p *Provider) nameAsAtHome(t *podspec.Template, ns *corev1.Namespace, ref peering.ObjectRef) error {
 	if p.cfg.Resolver == nil {
 		return nil
@@ -58,7 +57,7 @@ func (p *Provider) nameAsAtHome(t *podspec.Template, ns *corev1.Namespace, ref p
 	server, err := p.cfg.Resolver()
 	if err != nil {
 		p.cfg.Log.Warn("pods of consumers wait for the resolver of names", "err", err)
-		return refuse(peering.RefusedInternal, true, "%s: the provider's cluster cannot tell where its resolver of names is; its owner has to look at the agent's log", ref)
+		return refuse(peering.RefusedInternal, true, "%s: the provider's cluster does not know where its resolver of names is; its owner has to look at the agent's log", ref)
 	}
 	podspec.SetResolver(&t.Spec, server, ns.Labels[api.LabelOriginNamespace], ClusterDomain(ns))
 	return nil

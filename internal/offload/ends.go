@@ -11,26 +11,27 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// keepEnd says whether an OffloadedPod that is being deleted, and has no pod, stays for now: home is away, and this
-// record is all that is left of how the pod ended when this process ends, too. It is let go once a stream of home's
-// said it. While home is connected nothing is kept, so it costs a pod no request.
+// keepEnd reports whether an OffloadedPod that is being deleted, and has no pod, stays for now, because home
+// is disconnected: after a restart this record alone would show how the pod ended. Its finalizer is removed
+// once a stream has sent the end to home. While home is connected nothing is kept, so that a pod costs no
+// request more.
 //
-// What it cannot keep is the end of a pod that came and went while no agent watched: nothing of it is left in the
-// API server then. A finalizer on each pod would keep it, for one or two more writes of every pod, and
-// pods that hang for ever where the agent is gone.
+// It cannot keep the end of a pod that was created and deleted while no agent watched: the API server has
+// none of it. A finalizer on each pod would keep it, at the cost of one or two more writes for every pod, and
+// of pods that never go where the agent is gone.
 func (p *Provider) keepEnd(ctx context.Context, o *api.OffloadedPod) (bool, error) {
 	left := time.Until(o.DeletionTimestamp.Add(endKept))
 	if left <= 0 || p.hub.Watched(o.Spec.Contract) {
 		return false, nil
 	}
-	// Nobody will ask for it, or its cluster's owner wants the namespace gone.
+	// Home will not ask for it, or this cluster's owner deletes the namespace.
 	if c, ok := p.cfg.Contracts(o.Spec.Contract); !ok || !c.AcceptNew {
 		return false, nil
 	}
 	if ns := p.inv.space(o.Namespace); ns == nil || ns.DeletionTimestamp != nil {
 		return false, nil
 	}
-	if live(o) { // it ended while it was deleted, and so was not recorded
+	if live(o) { // it ended while it was being deleted, and so was not recorded
 		last, seen := p.inv.endedLast(o.Namespace, types.UID(o.Status.PodUID))
 		if !seen {
 			return false, nil
@@ -47,7 +48,8 @@ func (p *Provider) keepEnd(ctx context.Context, o *api.OffloadedPod) (bool, erro
 	return true, nil
 }
 
-// endings has the OffloadedPods of a namespace reconciled that are being deleted, as nothing may keep them any more.
+// endings queues the OffloadedPods of a namespace that are being deleted, as nothing may keep them any
+// longer.
 func (v *inventory) endings(namespace string) {
 	for _, o := range v.in(namespace) {
 		if o.DeletionTimestamp != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// errFenced is why no pod is made while its consumer is silent.
-var errFenced = errors.New("the consumer has not answered for as long as its fence allows, so none of its pods is begun")
+// errFenced is why no pod is created while its consumer is silent.
+var errFenced = errors.New("the consumer has not responded for as long as its fence allows, so none of its pods is started")
 
-// checkFence refuses a fence that this cluster does not keep to.
+// checkFence refuses a fence that this cluster does not support.
 func (p *Provider) checkFence(c Contract, ref peering.ObjectRef, seconds int64) error {
 	if seconds == 0 {
 		return nil
@@ -35,8 +35,8 @@ func (p *Provider) checkFence(c Contract, ref peering.ObjectRef, seconds int64) 
 	return nil
 }
 
-// noteFence writes on a namespace which fence a contract has there, before the consumer hears that
-// it has.
+// noteFence writes a contract's fence into the annotation of a namespace, before the consumer's
+// fence is acknowledged.
 func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract string, seconds int64) error {
 	want := fencing.Fence{Namespace: ns.Name, Contract: contract, Length: time.Duration(seconds) * time.Second, Heard: time.Now()}
 	has, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations)
@@ -44,7 +44,7 @@ func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract
 		return nil
 	}
 	if ok {
-		want.Heard = has.Heard // that it is another fence is no answer: this may have been on its way for long
+		want.Heard = has.Heard // a changed fence does not prove that the consumer is there: the message may be old
 	}
 	before := ns.DeepCopy()
 	if key, note := fencing.NoteOf(want); seconds == 0 {
@@ -58,7 +58,7 @@ func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract
 	return nil
 }
 
-// Fences returns the fences that this cluster keeps to, and false while they are not known.
+// Fences returns the fences that this cluster enforces, and false while they are not known.
 func (p *Provider) Fences() (out []fencing.Fence, known bool) {
 	if !p.inv.known() {
 		return nil, false
@@ -69,8 +69,8 @@ func (p *Provider) Fences() (out []fencing.Fence, known bool) {
 	return out, true
 }
 
-// Stop ends the pods under a fence, for good, and says how many it did that were not ending. Those
-// that were may have more time than a fence leaves.
+// Stop deletes the pods under a fence, permanently, and returns how many were not being deleted
+// yet. Those that were may have a longer grace period than the fence allows.
 func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
 	var tasks errgroup.Group
 	tasks.SetLimit(stopsAtOnce)
@@ -97,13 +97,13 @@ func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
 	return int(n.Load()), err
 }
 
-// endsSoon says whether a pod is being deleted with no more time than a fence leaves it.
+// endsSoon reports whether a pod is being deleted within the time that a fence allows.
 func (p *Provider) endsSoon(o *api.OffloadedPod) bool {
 	asked := grace(o)
 	return o.DeletionTimestamp != nil && asked != nil && *asked <= *p.closingGrace(o)
 }
 
-// Note writes down when the consumer of a fence was there, for the agent after this one.
+// Note records when the consumer of a fence last responded, for the next agent process.
 func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 	ns := &corev1.Namespace{}
 	if err := p.client.Get(ctx, client.ObjectKey{Name: f.Namespace}, ns); err != nil {
@@ -111,7 +111,7 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 	}
 	now, ok := fencing.NotedFor(ns.Name, f.Contract, ns.Annotations)
 	if !ok || now.Length != f.Length || f.Heard.Equal(now.Heard) {
-		return nil // not only if it is later: the clock may have been set back
+		return nil // even if it is earlier: the clock may have been set back
 	}
 	before := ns.DeepCopy()
 	key, note := fencing.NoteOf(f)
@@ -119,7 +119,7 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 	return p.patch(paced.Urgent(ctx), ns, before)
 }
 
-// fenced says whether nothing of a contract may be begun in a namespace.
+// fenced reports whether no pod of a contract may be started in a namespace.
 func (p *Provider) fenced(contract string, ns *corev1.Namespace) bool {
 	if p.cfg.Stops == nil {
 		return false

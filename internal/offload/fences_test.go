@@ -153,7 +153,7 @@ func testFences(t *testing.T, c *cluster) {
 	if !c.runs(t, spaces[1], "web") || !c.runs(t, spaces[2], "web") {
 		t.Error("a pod was stopped that has no fence")
 	}
-	refused(t, k.Apply(t.Context(), id, podObject(name, "late", "1m")), peering.RefusedInternal, true, "has not answered")
+	refused(t, k.Apply(t.Context(), id, podObject(name, "late", "1m")), peering.RefusedInternal, true, "has not responded")
 	eventually(t, "it is said", func() bool { return k.stopped.Load() == 1 })
 	c.force(t, name+"-aaaaaaaa", "web")
 	eventually(t, "its record goes", func() bool { return !c.get(t, name+"-aaaaaaaa", "web", &api.OffloadedPod{}) })

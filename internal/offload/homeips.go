@@ -18,16 +18,16 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// homeIPsName returns the name of the ConfigMap with the addresses of a pod that has this UID at home.
+// homeIPsName returns the name of the ConfigMap with the home addresses of the pod with this UID at home.
 func homeIPsName(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	return "entente-pod-ip-" + endpoints.Short(sum[:])
 }
 
-// tellHomeIPs writes by which addresses home knows a pod that reads them, and then the pod's
-// annotation, of which the kubelet hears at once: it would look again 10 s later by itself. Where
-// home's addresses are not known yet, Refresh has it done.
-func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) error {
+// writeHomeIPs writes the addresses by which home knows a pod that reads them, and then the pod's
+// annotation, so that the kubelet notices at once and not only 10 s later. If they are not known
+// yet, Refresh queues the pod again.
+func (p *Provider) writeHomeIPs(ctx context.Context, key types.NamespacedName) error {
 	pod, _ := p.inv.pod(key.Namespace, key.Name)
 	if pod == nil || pod.DeletionTimestamp != nil || ended(pod.Status.Phase) {
 		return nil
@@ -41,7 +41,7 @@ func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) er
 	if !ok || said == have {
 		return nil
 	}
-	// It goes with the pod.
+	// It is deleted with the pod.
 	m := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: homeIPsName(pod.Labels[api.LabelOriginUID]), Labels: map[string]string{api.LabelPeer: string(peer)},
@@ -54,9 +54,10 @@ func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) er
 		err = p.client.Update(ctx, m, client.FieldOwner(api.Manager))
 	}
 	if err != nil {
-		return fmt.Errorf("write by which addresses home knows pod %s: %w", key, err)
+		return fmt.Errorf("write the home addresses of pod %s: %w", key, err)
 	}
-	// The version that was seen: one that was replaced under its name, or has changed since, is reconciled once that is seen.
+	// Only in the version that was seen: a pod that was replaced or changed since is reconciled by its own
+	// event.
 	after := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 		Annotations: map[string]string{api.AnnotationHomeIPs: said},
@@ -64,7 +65,7 @@ func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) er
 	before := after.DeepCopy()
 	before.Annotations = nil
 	if err := p.patch(ctx, after, before); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("say in pod %s by which addresses home knows it: %w", key, err)
+		return fmt.Errorf("annotate pod %s with its home addresses: %w", key, err)
 	}
 	return nil
 }

@@ -29,32 +29,32 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// inventory watches what is here for peers, with one watch of each kind for all
-// namespaces: OffloadedPods, and the namespaces, pods, Services, EndpointSlices and NetworkPolicies
-// that are labelled as made by the agent. ConfigMaps and Secrets it may read only
-// in the namespaces that it made, and counts them there; their metadata and events
-// it watches there, in some.
+// inventory watches what is here for peers, with one watch of each kind for all namespaces:
+// OffloadedPods, and the namespaces, pods, Services, EndpointSlices and NetworkPolicies that are
+// labelled as made by the agent. It may read ConfigMaps and Secrets only in the namespaces that the
+// agent created, and counts them there; in some of these namespaces it also watches their metadata,
+// and events.
 type inventory struct {
 	p *Provider
 	// ctx and queue are run's.
-	ctx   context.Context //nolint:containedctx // informers do not hand it to handlers
+	ctx   context.Context //nolint:containedctx // informers do not pass it to handlers
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// synced is closed when all these are known.
+	// synced is closed once all caches are synced.
 	synced chan struct{}
 
 	informers                                                  []cache.Controller
 	offloads, spaces, pods, services, slices, claims, policies cache.Indexer
-	// podsKnown says whether the pods are.
+	// podsKnown reports whether the cache of pods is synced.
 	podsKnown cache.InformerSynced
-	// leadsTo finds the Services that lead to a pod.
+	// leadsTo indexes Services by the pods that are their endpoints.
 	leadsTo endpoints.Index
 
 	mu sync.Mutex
-	// watches has what is kept of each namespace.
+	// watches has the state of each namespace.
 	watches map[string]*spaceWatch
-	// early has what is known of ConfigMaps and Secrets of namespaces that were not seen yet.
+	// early has the state of ConfigMaps and Secrets in namespaces that are not in the cache yet.
 	early map[string]map[stock.Key]*configState
-	// alive counts the OffloadedPods of each namespace that have not ended.
+	// alive counts, by namespace, the OffloadedPods that have not ended.
 	alive map[string]int
 	// eventWatches counts the namespaces in which events are watched, by peer, and configWatches those in which
 	// ConfigMaps and Secrets are.
@@ -63,23 +63,23 @@ type inventory struct {
 	work                        sync.WaitGroup
 }
 
-// spaceWatch is what is kept of one namespace.
+// spaceWatch is the state of one namespace.
 type spaceWatch struct {
 	ctx    context.Context //nolint:containedctx // it ends with the namespace
 	cancel context.CancelFunc
 	peer   peering.ClusterID
-	// events ends the watch of events, and endConfigs those of ConfigMaps and Secrets, if there are some.
+	// events ends the watch of events, and endConfigs those of ConfigMaps and Secrets; nil without a watch.
 	events, endConfigs func()
-	// configs has what is known of its ConfigMaps and Secrets.
+	// configs has the state of its ConfigMaps and Secrets.
 	configs map[stock.Key]*configState
-	// last has the last status of pods that were deleted, until it is recorded or their OffloadedPod went.
+	// last has the last status of deleted pods, until it is recorded or their OffloadedPod is deleted.
 	last map[types.UID]corev1.PodStatus
 }
 
-// byContract and byUID find OffloadedPods by their contract, and by that and the UID of
-// the pod at home, byHome by that and their namespace, byAddress those that have not ended by the addresses of their
-// pods. byIP finds pods by their namespace and address, byHomeIPs those that read by which addresses home knows them by
-// their peer, byService EndpointSlices by their Service.
+// Indexes of OffloadedPods: byContract by contract, byUID by contract and UID of the pod at home, byHome by
+// that UID and namespace, byAddress those that have not ended by their pods' addresses. Indexes of pods: byIP
+// by namespace and address, byHomeIPs those that read their home addresses, by peer. byService indexes
+// EndpointSlices by Service.
 const (
 	byHomeIPs  = "home-ips"
 	byHome     = "home"
@@ -140,7 +140,7 @@ func newInventory(p *Provider) *inventory {
 			var keys []string
 			for _, ip := range p.Status.PodIPs {
 				if a, err := netip.ParseAddr(ip); err == nil {
-					keys = append(keys, a.Unmap().String()) // in one of its spellings
+					keys = append(keys, a.Unmap().String()) // in its canonical form
 				}
 			}
 			return keys, nil
@@ -149,7 +149,7 @@ func newInventory(p *Provider) *inventory {
 	return v
 }
 
-// add makes an informer of one kind for all namespaces, and returns what it fills.
+// add adds an informer of one kind for all namespaces, and returns its cache.
 func (v *inventory) add(list func() client.ObjectList, o client.Object, handler cache.ResourceEventHandler, more cache.Indexers, opts ...client.ListOption) cache.Indexer {
 	indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 	maps.Copy(indexers, more)
@@ -160,7 +160,7 @@ func (v *inventory) add(list func() client.ObjectList, o client.Object, handler 
 	return store.(cache.Indexer)
 }
 
-// handle has objects of one kind seen as they are, and leave when they are gone.
+// handle calls see with each object that was added or updated, and leave with each that was deleted.
 func handle[T any](see, leave func(T)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { see(o.(T)) },
@@ -187,7 +187,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 	}
 	if cache.WaitForCacheSync(ctx.Done(), known...) {
 		close(v.synced)
-		// What was seen while this began is reconciled again, now that all is known.
+		// OffloadedPods that were seen during the start are reconciled again, now that all caches are synced.
 		for _, o := range typed[*api.OffloadedPod](v.offloads.List()) {
 			v.touch(o.Namespace, o.Name, o.Spec.Contract)
 			v.p.changed(o.Spec.Contract)
@@ -236,7 +236,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	}
 }
 
-// seeService counts a Service and has its endpoints compared.
+// seeService counts a Service and queues a comparison of its endpoints.
 func (v *inventory) seeService(svc *corev1.Service) {
 	var item stock.Item
 	note, err := reflection.Note(svc)
@@ -260,7 +260,8 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// sliceHandler has the Service compared of which an EndpointSlice was changed. Those that come the comparison made.
+// sliceHandler queues the Service of an EndpointSlice that was updated or deleted. The comparison itself
+// creates them.
 func (v *inventory) sliceHandler() cache.ResourceEventHandler {
 	see := func(s *discoveryv1.EndpointSlice) { v.p.services.One(serviceOf(s)) }
 	h := handle(see, see)
@@ -272,10 +273,10 @@ func (v *inventory) sliceHandler() cache.ResourceEventHandler {
 	return h
 }
 
-// offloadedHandler sees OffloadedPods, and has the Services compared that lead to one of which there is a pod now,
-// or is none any more.
+// offloadedHandler handles OffloadedPods, and queues the Services that have one as an endpoint when its pod
+// comes or goes.
 func (v *inventory) offloadedHandler() cache.ResourceEventHandler {
-	lead := func(o *api.OffloadedPod) { v.led(o.Namespace, o.Spec.OriginUID) }
+	lead := func(o *api.OffloadedPod) { v.compareServicesOf(o.Namespace, o.Spec.OriginUID) }
 	h := handle(func(o *api.OffloadedPod) {
 		v.count(nil, o)
 		v.seeOffloaded(o)
@@ -287,7 +288,7 @@ func (v *inventory) offloadedHandler() cache.ResourceEventHandler {
 	h.UpdateFunc = func(was, is any) {
 		before, o := was.(*api.OffloadedPod), is.(*api.OffloadedPod)
 		v.count(before, o)
-		if before.Spec.OriginUID != o.Spec.OriginUID { // one went and another came between two looks
+		if before.Spec.OriginUID != o.Spec.OriginUID { // it was deleted and created again between two events
 			v.leaveOffloaded(before)
 		}
 		v.seeOffloaded(o)
@@ -299,7 +300,7 @@ func (v *inventory) offloadedHandler() cache.ResourceEventHandler {
 	return h
 }
 
-// count counts an OffloadedPod that changes, or comes or goes.
+// count counts an OffloadedPod that was added, updated or deleted.
 func (v *inventory) count(before, after *api.OffloadedPod) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -313,15 +314,15 @@ func (v *inventory) count(before, after *api.OffloadedPod) {
 	}
 }
 
-// hasLive says whether a namespace has an OffloadedPod that has not ended.
+// hasLive reports whether a namespace has an OffloadedPod that has not ended.
 func (v *inventory) hasLive(namespace string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.alive[namespace] > 0
 }
 
-// led has the Services compared that lead to a pod.
-func (v *inventory) led(namespace, originUID string) {
+// compareServicesOf queues the Services that have a pod as an endpoint.
+func (v *inventory) compareServicesOf(namespace, originUID string) {
 	for _, service := range v.leadsTo.Of(namespace, originUID) {
 		v.p.services.One(service)
 	}
@@ -336,13 +337,13 @@ func (v *inventory) podHandler() cache.ResourceEventHandler {
 	return h
 }
 
-// seePod sees a pod change; one that is not there, before or after, has no status.
+// seePod handles a change from before to pod; a pod that does not exist has an empty status.
 func (v *inventory) seePod(before, pod *corev1.Pod) {
 	v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
 	if before.Status.PodIP != pod.Status.PodIP || before.Spec.NodeName != pod.Spec.NodeName {
-		v.led(pod.Namespace, pod.Labels[api.LabelOriginUID])
+		v.compareServicesOf(pod.Namespace, pod.Labels[api.LabelOriginUID])
 	}
-	// Of a pod that runs, its addresses are exposed, and nothing else is.
+	// A running pod exposes its addresses, and nothing else.
 	if !slices.Equal(before.Status.PodIPs, pod.Status.PodIPs) || before.Status.PodIP != pod.Status.PodIP || ended(before.Status.Phase) != ended(pod.Status.Phase) {
 		v.p.changed(pod.Labels[api.LabelContract])
 	}
@@ -352,14 +353,14 @@ func podKey(o *api.OffloadedPod) stock.Key {
 	return stock.Key{Kind: peering.KindPod, Namespace: o.Namespace, Name: o.Name}
 }
 
-// slim takes away what is not read, to save memory.
+// slim removes the fields that are not read, to save memory.
 func slim(in any) (any, error) {
 	if o, ok := in.(metav1.Object); ok {
 		o.SetManagedFields(nil)
 	}
 	switch o := in.(type) {
 	case *api.OffloadedPod:
-		if len(o.Spec.Template.Raw) > 0 { // else it was here before
+		if len(o.Spec.Template.Raw) > 0 { // otherwise it was in the cache before
 			setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
 			o.Spec.Template = runtime.RawExtension{}
 		}
@@ -400,14 +401,14 @@ func (v *inventory) seeSpace(ns *corev1.Namespace) {
 	}
 	v.work.Go(func() { v.countConfigs(ctx, ns.Name, peer) })
 	v.mu.Unlock()
-	// Its pods may have been seen first.
+	// Its pods may have reached the cache first.
 	if v.hasLive(ns.Name) {
 		v.watchMore(ns.Name)
 	}
 }
 
-// countConfigs counts the ConfigMaps and Secrets of a namespace, without reading
-// what is in them, and has those compared that changed.
+// countConfigs counts the ConfigMaps and Secrets of a namespace by their metadata, and queues a
+// comparison of those that changed.
 func (v *inventory) countConfigs(ctx context.Context, namespace string, peer peering.ClusterID) {
 	select {
 	case v.configs <- struct{}{}:
@@ -439,7 +440,7 @@ func (v *inventory) countConfigs(ctx context.Context, namespace string, peer pee
 	}
 }
 
-// watchMore watches the events of a namespace, and its ConfigMaps and Secrets, if there is room.
+// watchMore watches the events of a namespace, and its ConfigMaps and Secrets, within the limits.
 func (v *inventory) watchMore(namespace string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -449,7 +450,7 @@ func (v *inventory) watchMore(namespace string) {
 	}
 }
 
-// watchEvents watches the events of a namespace, if there is room. The lock is held.
+// watchEvents watches the events of a namespace, within the limits. The lock is held.
 func (v *inventory) watchEvents(namespace string, w *spaceWatch) {
 	if w.events != nil || !mayWatch(v.eventWatches, w.peer, maxEventWatches, maxPeerEventWatches) {
 		return
@@ -463,7 +464,7 @@ func (v *inventory) watchEvents(namespace string, w *spaceWatch) {
 		ObjectType: &corev1.Event{},
 		Transform:  slim,
 		Handler: cache.ResourceEventHandlerDetailedFuncs{
-			// What happened before this process began was said by the one before.
+			// The previous process has reported earlier events.
 			AddFunc: func(o any, initial bool) {
 				if !initial {
 					v.event(o.(*corev1.Event))
@@ -479,8 +480,8 @@ func (v *inventory) watchEvents(namespace string, w *spaceWatch) {
 	})
 }
 
-// mayWatch says whether there is room to watch one more namespace of a peer. It has fewer
-// than are free, so that those who come later find room.
+// mayWatch reports whether one more namespace of a peer may be watched. A peer may have fewer
+// watches than are free, so that later peers find some.
 func mayWatch(watches map[peering.ClusterID]int, peer peering.ClusterID, most, ofPeer int) bool {
 	free := most
 	for _, n := range watches {
@@ -489,7 +490,7 @@ func mayWatch(watches map[peering.ClusterID]int, peer peering.ClusterID, most, o
 	return watches[peer] < min(ofPeer, free)
 }
 
-// watchLess ends what watchMore began.
+// watchLess ends the watches that watchMore began.
 func (v *inventory) watchLess(namespace string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -526,8 +527,8 @@ func (v *inventory) leaveSpace(ns *corev1.Namespace) {
 	v.p.stock.DropSpace(ns.Name)
 }
 
-// remember keeps the last status of a pod that was deleted and had ended: the
-// reconciler may come too late to see it.
+// remember keeps the last status of a pod that had ended and was deleted: the reconciler may be too
+// late to see it.
 func (v *inventory) remember(pod *corev1.Pod) {
 	if !ended(pod.Status.Phase) {
 		return
@@ -538,7 +539,7 @@ func (v *inventory) remember(pod *corev1.Pod) {
 	if w == nil {
 		return
 	}
-	if len(w.last) >= maxLastWords {
+	if len(w.last) >= maxLastStatuses {
 		clear(w.last)
 	}
 	w.last[pod.UID] = pod.Status
@@ -548,7 +549,7 @@ func ended(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// endedLast returns the last status of a pod that was deleted and had ended, as far as this process saw it.
+// endedLast returns the last status of a pod that had ended and was deleted, if this process saw it.
 func (v *inventory) endedLast(namespace string, uid types.UID) (corev1.PodStatus, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -560,8 +561,8 @@ func (v *inventory) endedLast(namespace string, uid types.UID) (corev1.PodStatus
 	return s, ok
 }
 
-// lastWords returns, once, the last status of a pod that was deleted.
-func (v *inventory) lastWords(namespace string, uid types.UID) (corev1.PodStatus, bool) {
+// takeLast returns, once, the last status of a deleted pod.
+func (v *inventory) takeLast(namespace string, uid types.UID) (corev1.PodStatus, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.watches[namespace]
@@ -573,8 +574,8 @@ func (v *inventory) lastWords(namespace string, uid types.UID) (corev1.PodStatus
 	return s, ok
 }
 
-// pod returns a pod as it was last seen. known is false as long as the pods are
-// not known: then no pod means nothing.
+// pod returns a pod of the cache. known is false until the cache is synced: then a nil pod means
+// nothing.
 func (v *inventory) pod(namespace, name string) (pod *corev1.Pod, known bool) {
 	if !v.podsKnown() {
 		return nil, false
@@ -582,8 +583,7 @@ func (v *inventory) pod(namespace, name string) (pod *corev1.Pod, known bool) {
 	return byKey[corev1.Pod](v.pods, types.NamespacedName{Namespace: namespace, Name: name}), true
 }
 
-// offloaded returns an OffloadedPod as it was last seen, without its template,
-// or nil.
+// offloaded returns an OffloadedPod of the cache, without its template, or nil.
 func (v *inventory) offloaded(key types.NamespacedName) *api.OffloadedPod {
 	return byKey[api.OffloadedPod](v.offloads, key)
 }
@@ -598,7 +598,7 @@ func (v *inventory) in(namespace string) []*api.OffloadedPod {
 	return indexed[*api.OffloadedPod](v.offloads, cache.NamespaceIndex, namespace)
 }
 
-// known says whether all that is here is.
+// known reports whether all caches are synced.
 func (v *inventory) known() bool {
 	select {
 	case <-v.synced:
@@ -608,7 +608,7 @@ func (v *inventory) known() bool {
 	}
 }
 
-// peerOf returns whose namespace it is.
+// peerOf returns the peer of a namespace.
 func (v *inventory) peerOf(namespace string) peering.ClusterID {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -618,28 +618,28 @@ func (v *inventory) peerOf(namespace string) peering.ClusterID {
 	return ""
 }
 
-// namespaces returns the namespaces that are here for peers.
+// namespaces returns the namespaces of peers.
 func (v *inventory) namespaces() []*corev1.Namespace {
 	return typed[*corev1.Namespace](v.spaces.List())
 }
 
-// space returns a namespace that is here for a peer, nil if there is none.
+// space returns a namespace of a peer, or nil.
 func (v *inventory) space(name string) *corev1.Namespace {
 	o, _, _ := v.spaces.GetByKey(name) // an indexer in memory has no errors
 	ns, _ := o.(*corev1.Namespace)
 	return ns
 }
 
-// byKey returns an object, nil if it is not there.
+// byKey returns an object, or nil.
 func byKey[T any](objects cache.Indexer, key types.NamespacedName) *T {
 	o, _, _ := objects.GetByKey(key.String()) // an indexer in memory has no errors
 	found, _ := o.(*T)
 	return found
 }
 
-// indexed returns the objects that an index has for a value, in no order.
+// indexed returns the objects of an index under a value, in no order.
 func indexed[T any](objects cache.Indexer, index, value string) []T {
-	list, _ := objects.ByIndex(index, value) // its error is that there is no such index
+	list, _ := objects.ByIndex(index, value) // it fails only for an unknown index
 	return typed[T](list)
 }
 

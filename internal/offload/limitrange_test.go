@@ -59,7 +59,7 @@ func testLimitRange(t *testing.T, c *cluster) {
 		"container c may use up to 900m cpu, and the contract's limit range allows at most 800m a container")
 	tiny := podObject(name, "tiny", "1m")
 	tiny.JSON = []byte(strings.Replace(string(tiny.JSON), `"cpu":"1m"`, `"cpu":"1m","memory":"1Mi"`, 1))
-	refused(t, p.Apply(t.Context(), id, tiny), peering.RefusedInvalid, false, "the pod requests 1Mi memory, and the contract's limit range wants at least 32Mi a pod")
+	refused(t, p.Apply(t.Context(), id, tiny), peering.RefusedInvalid, false, "the pod requests 1Mi memory, and the contract's limit range requires at least 32Mi a pod")
 
 	// The quota holds for pods that say nothing.
 	apply(t, p, id, silent("b", ""), silent("c", ""))

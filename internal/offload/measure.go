@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Running returns the pods of a contract that were started.
+// Running returns the running pods of a contract.
 func (p *Provider) Running(ctx context.Context, contract string) ([]podmetrics.Pod, error) {
 	if err := p.await(ctx); err != nil {
 		return nil, err
@@ -20,7 +20,7 @@ func (p *Provider) Running(ctx context.Context, contract string) ([]podmetrics.P
 	var out []podmetrics.Pod
 	for _, o := range p.inv.of(contract) {
 		pod, _ := p.inv.pod(o.Namespace, o.Name)
-		// Whatever else has its name now is not the consumer's to measure.
+		// Another pod with its name is not the consumer's to measure.
 		if pod == nil || !isPodOf(pod, o) || pod.Status.StartTime == nil || ended(pod.Status.Phase) {
 			continue
 		}
@@ -31,8 +31,7 @@ func (p *Provider) Running(ctx context.Context, contract string) ([]podmetrics.P
 	return out, nil
 }
 
-// runningPod returns the pod here that is the consumer's pod of ref. If there is
-// none, the error is NotFound.
+// runningPod returns the pod here that runs the consumer's pod ref, or a NotFound error.
 func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
 	var none types.NamespacedName
 	if err := p.await(ctx); err != nil {
@@ -47,7 +46,7 @@ func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.
 		if err := p.client.Get(ctx, key, pod); err != nil {
 			return none, fmt.Errorf("look for pod: %w", err)
 		}
-		// Whatever else has its name now is not the consumer's to look into.
+		// Another pod with its name is not the consumer's to look into.
 		if !isPodOf(pod, o) {
 			break
 		}

@@ -17,14 +17,13 @@ import (
 )
 
 const (
-	// recordName is the ConfigMap in each namespace of ours that says which
-	// contracts use the namespace.
+	// recordName is the ConfigMap, in each namespace of ours, that records which contracts use the
+	// namespace.
 	recordName = "entente-namespace"
 	// bindingName is the RoleBinding that gives the agent its rights there.
 	bindingName = "entente-agent"
-	// heldPrefix begins the annotations that say which contract holds an object,
-	// and with which hash. Contracts of one peer share its namespaces, so an object
-	// may be held by several.
+	// heldPrefix begins the annotations that record which contracts hold an object, and with which
+	// hash. Contracts of one peer share its namespaces, so several may hold an object.
 	heldPrefix = "held.entente.dev/"
 	// noteContent is a hash of what the agent wrote into a ConfigMap or Secret.
 	noteContent = "entente.dev/content"
@@ -33,22 +32,22 @@ const (
 	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in
 	// seconds.
 	noteGrace = "entente.dev/grace-seconds"
-	// noteResizing says of an OffloadedPod that its pod is being resized: it counts
-	// the larger of what it had and what it is to have.
+	// noteResizing says that an OffloadedPod's pod is being resized: until that is done, it counts
+	// the larger of its old and new resources.
 	noteResizing = "entente.dev/resizing"
 )
 
-// RemoteNamespace returns what a consumer's namespace is called at its provider.
+// RemoteNamespace returns the name of a consumer's namespace at its provider.
 func RemoteNamespace(consumer peering.ClusterID, name string, want peering.NamespaceObject) (string, error) {
 	mapping := api.NameMapping(want.Mapping)
 	if want.Name != "" && mapping != api.MappingChosen {
-		return "", fmt.Errorf("a name is chosen with the mapping %s alone, not %q", api.MappingChosen, mapping)
+		return "", fmt.Errorf("a name can be chosen with the mapping %s only, not with %q", api.MappingChosen, mapping)
 	}
 	switch mapping {
 	case api.MappingSuffixed:
 		remote := name + suffixOf(consumer)
 		if len(remote) > validation.DNS1123LabelMaxLength {
-			// Cut, with a hash of the whole so that two long names stay two.
+			// Cut, with a hash of the whole so that two long names stay different.
 			sum := sha256.Sum256([]byte(name))
 			tail := "-" + endpoints.Short(sum[:]) + suffixOf(consumer)
 			remote = strings.TrimRight(name[:validation.DNS1123LabelMaxLength-len(tail)], "-") + tail
@@ -69,7 +68,7 @@ func RemoteNamespace(consumer peering.ClusterID, name string, want peering.Names
 	return "", fmt.Errorf("mapping %q is not %s, %s or %s", mapping, api.MappingSuffixed, api.MappingSame, api.MappingChosen)
 }
 
-// granted says whether a policy gives a name to a consumer's namespaces.
+// granted reports whether a policy allows a name for a consumer's namespaces.
 func granted(names []string, name string) bool {
 	return slices.ContainsFunc(names, func(n string) bool {
 		beginning, open := strings.CutSuffix(n, "*")
@@ -77,10 +76,11 @@ func granted(names []string, name string) bool {
 	})
 }
 
-// suffixOf returns the end by which the mapping Suffixed tells a consumer's namespaces from those of others.
+// suffixOf returns the suffix by which the mapping Suffixed separates a consumer's namespaces from those of
+// others.
 func suffixOf(consumer peering.ClusterID) string { return "-" + consumer.Short() }
 
-// anothers returns which of the clusters, other than the consumer, has names that end like this one.
+// anothers returns the cluster, other than the consumer, whose suffix this name has.
 func anothers(name string, consumer peering.ClusterID, clusters []peering.ClusterID) (peering.ClusterID, bool) {
 	i := slices.IndexFunc(clusters, func(id peering.ClusterID) bool {
 		return id != consumer && strings.HasSuffix(name, suffixOf(id))
@@ -91,11 +91,10 @@ func anothers(name string, consumer peering.ClusterID, clusters []peering.Cluste
 	return clusters[i], true
 }
 
-// heldKey is the annotation by which a contract holds an object.
+// heldKey is the annotation with which a contract holds an object.
 func heldKey(contract string) string { return heldPrefix + contract }
 
-// checkContract says whether a contract's ID can be a label and part of an
-// annotation's key.
+// checkContract checks that a contract's ID can be a label and part of an annotation's key.
 func checkContract(id string) error {
 	if problems := validation.IsValidLabelValue(id); id == "" || len(problems) > 0 {
 		return fmt.Errorf("contract ID %q cannot be a label: %s", id, strings.Join(problems, "; "))
@@ -103,7 +102,7 @@ func checkContract(id string) error {
 	return nil
 }
 
-// ours says whether an object was made here for the peer.
+// ours reports whether the agent created an object for the peer.
 func ours(o metav1.Object, peer peering.ClusterID) bool {
 	l := o.GetLabels()
 	return l[api.LabelManaged] == api.Manager && l[api.LabelPeer] == string(peer)
@@ -118,8 +117,8 @@ func holders(o metav1.Object) (contracts []string) {
 	return contracts
 }
 
-// firstHolder returns the contract that an object counts for: of those that hold it
-// the first by its ID.
+// firstHolder returns the contract for which an object counts: the first, by ID, of those that hold
+// it.
 func firstHolder(o metav1.Object) string {
 	all := holders(o)
 	if len(all) == 0 {
@@ -128,19 +127,19 @@ func firstHolder(o metav1.Object) string {
 	return slices.Min(all)
 }
 
-// heldBy returns the hash with which a contract holds an object. A hash that
-// cannot be read is zero: the consumer then applies again.
+// heldBy returns the hash with which a contract holds an object. A hash that cannot be parsed is
+// zero: the consumer then applies the object again.
 func heldBy(o metav1.Object, contract string) (peering.Hash, bool) {
 	s, ok := o.GetAnnotations()[heldKey(contract)]
 	h, _ := peering.ParseHash(s)
 	return h, ok
 }
 
-// noteBytes is the annotation that says how many bytes an object counts, so that
-// it can be counted without being read.
+// noteBytes is the annotation with the number of bytes that an object counts, so that it can be
+// counted without being read.
 const noteBytes = "entente.dev/bytes"
 
-// notedBytes reads noteBytes; what is not noted counts nothing.
+// notedBytes reads noteBytes; without it an object counts 0 bytes.
 func notedBytes(annotations map[string]string) int {
 	n, err := strconv.Atoi(annotations[noteBytes])
 	if err != nil || n < 0 {
@@ -149,7 +148,7 @@ func notedBytes(annotations map[string]string) int {
 	return n
 }
 
-// PodAt returns which consumer's pod here has an address, unless none has it or two seem to.
+// PodAt returns the consumer's pod here that has an address, unless two seem to have it.
 func (p *Provider) PodAt(address netip.Addr) (api.OffloadedPodSpec, bool) {
 	found := indexed[*api.OffloadedPod](p.inv.offloads, byAddress, address.Unmap().WithZone("").String())
 	if len(found) != 1 {

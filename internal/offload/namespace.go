@@ -21,13 +21,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// The labels of a namespace by which its API server enforces Pod Security.
+// Labels of a namespace by which the API server enforces Pod Security.
 const (
 	labelEnforce        = "pod-security.kubernetes.io/enforce"
 	labelEnforceVersion = "pod-security.kubernetes.io/enforce-version"
 )
 
-// peerNamespaces lists the namespaces that are here for a peer.
+// peerNamespaces lists the namespaces here of a peer.
 func (p *Provider) peerNamespaces(ctx context.Context, peer peering.ClusterID) (out []*corev1.Namespace, err error) {
 	var list corev1.NamespaceList
 	if err := p.client.List(ctx, &list, client.MatchingLabels{
@@ -41,9 +41,9 @@ func (p *Provider) peerNamespaces(ctx context.Context, peer peering.ClusterID) (
 	return out, nil
 }
 
-// findNamespace returns the namespace that is here for the one of that name at
-// the peer, and its record; nil if there is none. With a UID it has to be the
-// namespace of that UID. One that is being deleted counts as well.
+// findNamespace returns the namespace here of the peer's namespace with this name, and its record;
+// both may be nil. With a uid, the peer's namespace must have it. A namespace that is being deleted
+// counts as well.
 func (p *Provider) findNamespace(ctx context.Context, peer peering.ClusterID, name, uid string) (*corev1.Namespace, *corev1.ConfigMap, error) {
 	ns := matchNamespace(p.inv.namespaces(), peer, name, uid)
 	if ns == nil {
@@ -56,19 +56,19 @@ func (p *Provider) findNamespace(ctx context.Context, peer peering.ClusterID, na
 		}
 	}
 	record, err := p.readRecord(ctx, ns.Name)
-	// In a namespace that just went, or was just made, the agent has no rights.
+	// In a namespace that was just deleted, or just created, the agent has no rights.
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, nil, err
 	}
 	return ns, record, nil
 }
 
-// readRecord returns the record of a namespace, nil if there is none.
+// readRecord returns the record of a namespace, or nil.
 func (p *Provider) readRecord(ctx context.Context, namespace string) (*corev1.ConfigMap, error) {
 	record := &corev1.ConfigMap{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: recordName}, record)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // no record is the answer
+		return nil, nil //nolint:nilnil // nil means no record
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read record of namespace %s: %w", namespace, err)
@@ -89,8 +89,8 @@ func namespaceLock(peer peering.ClusterID, name string) string {
 	return "namespace/" + string(peer) + "/" + name
 }
 
-// applyNamespace makes the namespace, gives the agent its rights in it, and
-// records that the contract uses it.
+// applyNamespace creates the namespace, gives the agent its rights in it, and records that the
+// contract uses it.
 func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	var want peering.NamespaceObject
 	if err := json.Unmarshal(o.JSON, &want); err != nil {
@@ -106,11 +106,11 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	if err := p.checkFence(c, o.Ref, want.FenceSeconds); err != nil {
 		return err
 	}
-	// A name is worth something: other pods here would resolve what it holds.
+	// A name must be allowed: other pods here would resolve the Services in it.
 	if api.NameMapping(want.Mapping) != api.MappingSuffixed && !granted(c.NamespaceNames, remote) {
-		// The policy may change, so it is tried again.
+		// The policy may change, so the consumer retries.
 		return refuse(peering.RefusedNamespace, true,
-			"%s may not be called %s at the provider; use the mapping %s, or have the provider list the name in namespaceNames of its PeeringPolicy", o.Ref, remote, api.MappingSuffixed)
+			"%s may not be called %s at the provider; use the mapping %s, or ask the provider to list the name in namespaceNames of its PeeringPolicy", o.Ref, remote, api.MappingSuffixed)
 	}
 	release, err := p.locks.Lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
 	if err != nil {
@@ -149,14 +149,14 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	return p.enforce(ctx, ns, have)
 }
 
-// refuseNamespace says why a namespace that is here is not the one that a consumer offloads, nil if
-// it is.
+// refuseNamespace returns why a namespace here cannot be used for the one that a consumer offloads,
+// or nil.
 func refuseNamespace(ns *corev1.Namespace, ref peering.ObjectRef, remote string) error {
 	switch {
 	case ns.DeletionTimestamp != nil:
 		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, ref)
 	case ns.Labels[api.LabelOriginUID] != ref.UID && ns.Labels[api.LabelKept] == "":
-		return refuse(peering.RefusedNamespace, true, "what is left of an older namespace %s, UID %s, is still here; %s follows",
+		return refuse(peering.RefusedNamespace, true, "the remainder of an older namespace %s, UID %s, is still here; %s follows",
 			ref.Name, ns.Labels[api.LabelOriginUID], ref)
 	case ns.Name != remote:
 		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", ref, ns.Name)
@@ -164,9 +164,8 @@ func refuseNamespace(ns *corev1.Namespace, ref peering.ObjectRef, remote string)
 	return nil
 }
 
-// enforce has the API server enforce in a namespace the loosest Pod Security level of
-// the contracts that use it. Each pod is held to its own contract's level before it
-// gets there.
+// enforce sets the Pod Security level of a namespace to the loosest of the contracts that use it.
+// Each pod is checked against its own contract's level before it gets there.
 func (p *Provider) enforce(ctx context.Context, ns *corev1.Namespace, record *corev1.ConfigMap) error {
 	level := restricted
 	for _, id := range holders(record) {
@@ -193,7 +192,8 @@ func (p *Provider) enforce(ctx context.Context, ns *corev1.Namespace, record *co
 }
 
 func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, want peering.NamespaceObject, remote string) (*corev1.Namespace, error) {
-	// One that is here stays when a cluster comes later whose names end so.
+	// This is checked for new namespaces only: one that is here stays when a cluster with such a suffix comes
+	// later.
 	if refusal := p.refuseAnothers(c, ref, want, remote); refusal != nil {
 		return nil, refusal
 	}
@@ -222,8 +222,8 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 	return ns, nil
 }
 
-// refuseAnothers says that a name which a consumer chose is of the kind that the mapping Suffixed gives the
-// namespaces of another cluster, nil if it is not: that cluster could not have it any more.
+// refuseAnothers refuses a chosen name with the suffix of another cluster, to which the mapping Suffixed
+// may give it.
 func (p *Provider) refuseAnothers(c Contract, ref peering.ObjectRef, want peering.NamespaceObject, remote string) error {
 	if api.NameMapping(want.Mapping) == api.MappingSuffixed {
 		return nil
@@ -232,11 +232,11 @@ func (p *Provider) refuseAnothers(c Contract, ref peering.ObjectRef, want peerin
 	if !ok {
 		return nil
 	}
-	return refuse(peering.RefusedNamespace, true, "%s may not be called %s at the provider: names that end in %s are those of another cluster; use the mapping %s, or another name",
+	return refuse(peering.RefusedNamespace, true, "%s may not be called %s at the provider: names that end in %s belong to another cluster; use the mapping %s, or another name",
 		ref, remote, suffixOf(other), api.MappingSuffixed)
 }
 
-// refuseTaken says whose a namespace is that has the name which another one is to have.
+// refuseTaken returns the refusal of a name that another namespace has.
 func (p *Provider) refuseTaken(ctx context.Context, c Contract, name string) error {
 	const or = "use the mapping " + string(api.MappingSuffixed) + ", or another name"
 	ns := &corev1.Namespace{}
@@ -246,12 +246,11 @@ func (p *Provider) refuseTaken(ctx context.Context, c Contract, name string) err
 	if ours(ns, c.Peer) {
 		return refuse(peering.RefusedNamespace, true, "the consumer's namespace %s is called %s here; %s", ns.Labels[api.LabelOriginNamespace], name, or)
 	}
-	// Whether it is the provider's or another consumer's is not told.
+	// It does not reveal whether that is the provider's or another consumer's.
 	return refuse(peering.RefusedNamespace, true, "the provider has a namespace %s that is not the consumer's, and it is not touched; %s", name, or)
 }
 
-// grant gives the agent its rights in a namespace that it made, and waits until
-// it has them.
+// grant gives the agent its rights in a namespace that it created, and waits until it has them.
 func (p *Provider) grant(ctx context.Context, ns *corev1.Namespace) error {
 	if err := p.bind(ctx, ns); err != nil {
 		return err
@@ -262,7 +261,7 @@ func (p *Provider) grant(ctx context.Context, ns *corev1.Namespace) error {
 	return p.awaitGrant(ctx, ns.Name)
 }
 
-// bind gives the agent its rights in a namespace that it made.
+// bind creates the RoleBinding that gives the agent its rights in a namespace.
 func (p *Provider) bind(ctx context.Context, ns *corev1.Namespace) error {
 	have := &rbacv1.RoleBinding{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: bindingName}, have)
@@ -301,7 +300,7 @@ func (p *Provider) awaitGrant(ctx context.Context, namespace string) error {
 	})
 }
 
-// record writes down that the contract uses the namespace, and returns the record.
+// record records that the contract uses the namespace, and returns the record.
 func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Namespace, o peering.Object) (*corev1.ConfigMap, error) {
 	have, err := p.readRecord(ctx, ns.Name)
 	if err != nil {
@@ -327,8 +326,8 @@ func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Names
 	return have, nil
 }
 
-// deleteNamespace takes the contract out of a namespace, and the namespace away
-// when no other contract uses it.
+// deleteNamespace removes the contract from a namespace, and deletes the namespace when no other
+// contract uses it.
 func (p *Provider) deleteNamespace(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) error {
 	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Name, ref.UID)
 	if err != nil || ns == nil {
@@ -339,13 +338,13 @@ func (p *Provider) deleteNamespace(ctx context.Context, contract string, c Contr
 		return fmt.Errorf("list offloaded pods: %w", err)
 	}
 	if n := len(pods.Items); n > 0 {
-		return refuse(peering.RefusedNamespace, true, "%d pods of %s are still here; they go first", n, ref)
+		return refuse(peering.RefusedNamespace, true, "%d pods of %s are still here and have to go first", n, ref)
 	}
 	return p.vacate(ctx, contract, ns)
 }
 
-// vacate takes away all that a contract holds in a namespace but pods, and the
-// namespace itself when nobody else holds it.
+// vacate removes everything but pods that a contract holds in a namespace, and the namespace itself
+// when no other contract holds it.
 func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Namespace) error {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
 	release, err := p.locks.Lock(ctx, namespaceLock(peer, ns.Labels[api.LabelOriginNamespace]))
@@ -354,8 +353,7 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	}
 	defer release()
 	p.holds.Forget(func(h recent.Hold) bool { return h.Namespace == ns.Name })
-	// As it is now, not as a cache has it: a younger namespace of the same name is
-	// another.
+	// From the API server, not the cache: a younger namespace of the same name is another one.
 	uid := ns.UID
 	now := &corev1.Namespace{}
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(ns), now); err != nil {
@@ -364,7 +362,7 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	if now.UID != uid || now.DeletionTimestamp != nil || !ours(now, peer) {
 		return nil
 	}
-	// Who made the namespace may have died before it took its rights there.
+	// The process that created the namespace may have died before it got its rights there.
 	if err := p.grant(ctx, now); err != nil {
 		return err
 	}
@@ -374,13 +372,13 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	}
 	others := record != nil && slices.ContainsFunc(holders(record), func(id string) bool { return id != contract })
 	if !others {
-		// Pods of whichever contract keep a namespace, whatever its record says.
+		// Pods of any contract keep a namespace, whatever its record says.
 		var pods api.OffloadedPodList
 		if err := p.client.List(ctx, &pods, client.InNamespace(ns.Name), client.Limit(1)); err != nil {
 			return fmt.Errorf("list offloaded pods: %w", err)
 		}
 		if len(pods.Items) > 0 {
-			return refuse(peering.RefusedNamespace, true, "pods are still in namespace %s; they go first", ns.Name)
+			return refuse(peering.RefusedNamespace, true, "pods are still in namespace %s and have to go first", ns.Name)
 		}
 	}
 	if kept, err := p.keepVolumes(ctx, contract, now, !others); err != nil {

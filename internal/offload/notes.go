@@ -12,12 +12,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// sharedRef names an object here as the home of its namespace does.
+// sharedRef returns the reference that an object here has at its home.
 func sharedRef(kind peering.Kind, origin string, o metav1.Object) peering.ObjectRef {
 	return peering.ObjectRef{Kind: kind, Namespace: origin, Name: originName(kind, o), UID: o.GetLabels()[api.LabelOriginUID]}
 }
 
-// noteKey is the annotation with what the home of an object said of it; empty for kinds on which nothing is noted.
+// noteKey is the annotation with an object as its home applied it; "" for kinds without one.
 func noteKey(kind peering.Kind) string {
 	switch kind {
 	case peering.KindService:
@@ -29,7 +29,7 @@ func noteKey(kind peering.Kind) string {
 	return ""
 }
 
-// noted says whether the note on an object, of a kind that has one, is of what was applied with a hash.
+// noted reports whether an object's note, if its kind has one, belongs to what was applied with a hash.
 func noted(ref peering.ObjectRef, o metav1.Object, hash peering.Hash) bool {
 	key := noteKey(ref.Kind)
 	if key == "" {
@@ -39,13 +39,13 @@ func noted(ref peering.ObjectRef, o metav1.Object, hash peering.Hash) bool {
 	return err == nil && peering.Object{Ref: ref, JSON: note}.Hash() == hash
 }
 
-// checkNote returns the note on an object. It is not ok unless it is of what some contract applied: then the consumer
-// is to apply it again, and what is noted is not to be followed.
+// checkNote returns the note on an object. If it is not ok, no contract applied it: then it must not be used,
+// and the consumer is asked to apply the object again.
 func (p *Provider) checkNote(o client.Object) (note []byte, ok bool) {
 	ns := p.inv.space(o.GetNamespace())
 	note, err := reflection.Unpack(o.GetAnnotations()[noteKey(kindOf(o))])
 	if ns == nil {
-		return note, err == nil // it goes with its namespace, or that is seen in a moment
+		return note, err == nil // it is deleted with its namespace, or a later event shows its note
 	}
 	ref := sharedRef(kindOf(o), ns.Labels[api.LabelOriginNamespace], o)
 	if noted := (peering.Object{Ref: ref, JSON: note}).Hash(); err == nil && slices.ContainsFunc(holders(o), func(contract string) bool {
@@ -54,17 +54,17 @@ func (p *Provider) checkNote(o client.Object) (note []byte, ok bool) {
 	}) {
 		return note, true
 	}
-	p.cfg.Log.Warn("somebody changed what the agent notes on an object of a consumer's; the consumer applies it again",
+	p.cfg.Log.Warn("another writer changed the agent's annotation on an object of a consumer; the consumer applies it again",
 		"namespace", o.GetNamespace(), "object", ref)
 	p.compareAgain(peering.ClusterID(ns.Labels[api.LabelPeer]), time.Now())
 	return nil, false
 }
 
-// errCompare ends the streams of a consumer, which begins others by comparing.
+// errCompare ends the streams of a consumer, which compares when it opens new ones.
 var errCompare = peering.Errorf(peering.ReasonConflict, "objects at the provider are not as they were applied; compare them again")
 
-// compareIn returns in what time a consumer may be asked to compare what is here of it: not all the time, as who changes
-// it may do so again.
+// compareIn returns the time until a consumer may be asked again to compare its objects here: the other
+// writer may go on.
 func (p *Provider) compareIn(peer peering.ClusterID, now time.Time) time.Duration {
 	last, ok := p.compared.Load(peer)
 	if !ok {
@@ -73,8 +73,8 @@ func (p *Provider) compareIn(peer peering.ClusterID, now time.Time) time.Duratio
 	return max(last.(time.Time).Add(compareInterval).Sub(now), 0)
 }
 
-// compareAgain has a consumer compare what is here of it, if it may. What is still wrong then is found by the comparer's
-// interval.
+// compareAgain asks a consumer to compare its objects here, if that is due. What is still wrong then is found
+// at the comparer's next interval.
 func (p *Provider) compareAgain(peer peering.ClusterID, now time.Time) {
 	if p.compareIn(peer, now) > 0 {
 		return

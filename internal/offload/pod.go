@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// readPod decodes a pod as a consumer sends it. Fields that this version does
-// not know are left out; so is everything but labels, annotations and spec.
+// readPod decodes a pod that a consumer sent. It drops fields that this version does not know, and
+// everything but labels, annotations and spec.
 func readPod(raw []byte) (*podspec.Template, error) {
 	if err := wire.CheckQuantities(raw); err != nil {
 		return nil, fmt.Errorf("read pod: %w", err)
@@ -30,7 +30,7 @@ func readPod(raw []byte) (*podspec.Template, error) {
 	return &t, nil
 }
 
-// checkMounts says whether a pod mounts claims of its consumer, and no others.
+// checkMounts checks that a pod mounts no claims but its consumer's.
 func checkMounts(s *corev1.PodSpec) error {
 	for i := range s.Volumes {
 		if v := &s.Volumes[i]; v.PersistentVolumeClaim != nil {
@@ -42,8 +42,8 @@ func checkMounts(s *corev1.PodSpec) error {
 	return nil
 }
 
-// makePod returns the pod of an OffloadedPod. Its name follows from the
-// OffloadedPod's, so that making it twice fails.
+// makePod returns the pod of an OffloadedPod. It has the OffloadedPod's name, so that creating it
+// twice fails.
 func makePod(o *api.OffloadedPod) (*corev1.Pod, error) {
 	t, err := readPod(o.Spec.Template.Raw)
 	if err != nil {
@@ -66,7 +66,7 @@ func makePod(o *api.OffloadedPod) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// mark sets the labels by which an object is known to be a peer's.
+// mark sets the labels that identify an object as a peer's.
 func mark(o metav1.Object, peer peering.ClusterID, uid string) {
 	l := o.GetLabels()
 	if l == nil {

@@ -16,13 +16,13 @@ import (
 // restricted is the strictest level of the Pod Security Standards.
 const restricted api.PodSecurityLevel = "restricted"
 
-// securityLevel returns a level; an unknown one is restricted.
+// securityLevel parses a level; an unknown one means restricted.
 func securityLevel(l api.PodSecurityLevel) api.PodSecurityLevel {
-	level, _ := psapi.ParseLevel(string(l)) // which returns restricted with its error
+	level, _ := psapi.ParseLevel(string(l)) // with an error it returns restricted
 	return api.PodSecurityLevel(level)
 }
 
-// looser returns of two levels the one that allows more.
+// looser returns the level that allows more.
 func looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
 	a, b = securityLevel(a), securityLevel(b)
 	if psapi.CompareLevels(psapi.Level(a), psapi.Level(b)) < 0 {
@@ -31,7 +31,7 @@ func looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
 	return b
 }
 
-// podSecurity judges pods by the Pod Security Standards.
+// podSecurity checks pods against the Pod Security Standards.
 type podSecurity struct {
 	evaluator pspolicy.Evaluator
 }
@@ -44,7 +44,7 @@ func newPodSecurity() (*podSecurity, error) {
 	return &podSecurity{evaluator: e}, nil
 }
 
-// check says whether a pod meets the level, and if not, what is wrong with it.
+// check returns what keeps a pod from the level, or nil.
 func (p *podSecurity) check(t *podspec.Template, level api.PodSecurityLevel) *peering.Refusal {
 	result := pspolicy.AggregateCheckResults(p.evaluator.EvaluatePod(
 		psapi.LevelVersion{Level: psapi.Level(level), Version: psapi.LatestVersion()},
@@ -53,6 +53,6 @@ func (p *podSecurity) check(t *podspec.Template, level api.PodSecurityLevel) *pe
 		return nil
 	}
 	return refuse(peering.RefusedPodSecurity, false,
-		"the contract runs pods of Pod Security level %s, and this one breaks it: %s; change the pod, or ask the provider for another level",
+		"the contract requires Pod Security level %s, which this pod violates: %s; change the pod, or ask the provider for another level",
 		level, strings.TrimSpace(result.ForbiddenDetail()))
 }

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// notePolicy keeps a NetworkPolicy as the consumer described it.
+	// notePolicy has a NetworkPolicy in the consumer's form.
 	notePolicy = "entente.dev/network-policy"
 	// noteLeftOut counts the blocks of a NetworkPolicy that were left out because there are too many.
 	noteLeftOut = "entente.dev/left-out-blocks"
 )
 
-// nameHere returns what an object that contracts of a peer share is called here.
+// nameHere returns the name here of an object that contracts of a peer share.
 func nameHere(ref peering.ObjectRef) string {
 	if ref.Kind == peering.KindNetworkPolicy {
 		return netpolicy.Name(ref.Name)
@@ -36,7 +36,7 @@ func nameHere(ref peering.ObjectRef) string {
 	return ref.Name
 }
 
-// originName returns what an object here is called at its home.
+// originName returns the name that an object here has at its home.
 func originName(kind peering.Kind, o metav1.Object) string {
 	if name := o.GetAnnotations()[api.LabelOriginName]; kind == peering.KindNetworkPolicy && name != "" {
 		return name
@@ -44,8 +44,9 @@ func originName(kind peering.Kind, o metav1.Object) string {
 	return o.GetName()
 }
 
-// applyPolicy writes a NetworkPolicy for the consumer's pods here. One that is here follows its home
-// whatever this cluster's policy says by now: what it closes would be open otherwise.
+// applyPolicy writes a NetworkPolicy for the consumer's pods here. One that is here is updated even
+// if this cluster's policy no longer allows new ones: traffic that home denies by now would be
+// allowed otherwise.
 func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	if len(o.JSON) > netpolicy.MaxBytes {
 		return refuse(peering.RefusedInvalid, false, "%s has %d bytes; the limit is %d", o.Ref, len(o.JSON), netpolicy.MaxBytes)
@@ -62,7 +63,7 @@ func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract,
 		have := byKey[networkingv1.NetworkPolicy](p.inv.policies, client.ObjectKey{Namespace: ns.Name, Name: nameHere(o.Ref)})
 		if p.cfg.Here == nil || have == nil || have.Labels[api.LabelOriginUID] != o.Ref.UID {
 			return refuse(peering.RefusedInvalid, true,
-				"the provider takes no NetworkPolicies; have it say networkPolicies: %s in its PeeringPolicy, or keep pods that need them at home", api.NetworkPoliciesAllowed)
+				"the provider takes no NetworkPolicies; ask it to set networkPolicies: %s in its PeeringPolicy, or keep pods that need them at home", api.NetworkPoliciesAllowed)
 		}
 	}
 	note, err := reflection.Pack(o.JSON)
@@ -83,17 +84,17 @@ func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract,
 	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{Blocks: netpolicy.CountBlocks(&want.Spec)})
 }
 
-// here returns by what NetworkPolicies of a peer are translated.
+// here returns what is needed to translate NetworkPolicies of a peer.
 func (p *Provider) here(peer peering.ClusterID) (netpolicy.Here, error) {
 	here, err := p.cfg.Here(peer)
 	if err != nil {
-		return here, fmt.Errorf("find out by what network policies are translated: %w", err)
+		return here, fmt.Errorf("find out how to translate network policies: %w", err)
 	}
 	here.Peer = peer
 	return here, nil
 }
 
-// translatePolicy has a NetworkPolicy say here what a consumer's says.
+// translatePolicy translates a consumer's NetworkPolicy into one of this cluster.
 func translatePolicy(in *netpolicy.Policy, here netpolicy.Here, out *networkingv1.NetworkPolicy) {
 	spec, left := netpolicy.Admit(in, here)
 	out.Spec = spec
@@ -115,8 +116,8 @@ func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {
 	v.p.stock.Drop(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name})
 }
 
-// reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by
-// now. As long as the cluster is not known, it changes nothing.
+// reflectPolicies translates the NetworkPolicies of a namespace again: the address plan may have changed.
+// Until the caches are synced, it changes nothing.
 func (p *Provider) reflectPolicies(ctx context.Context, key types.NamespacedName) error {
 	name := key.Namespace
 	if !p.inv.known() {
@@ -149,7 +150,7 @@ func (p *Provider) reflectPolicies(ctx context.Context, key types.NamespacedName
 func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy, note []byte, here netpolicy.Here) error {
 	in, err := netpolicy.Read(note)
 	if err != nil {
-		return fmt.Errorf("read what the consumer said of it: %w", err)
+		return fmt.Errorf("decode the consumer's form: %w", err)
 	}
 	want := np.DeepCopy()
 	translatePolicy(in, here, want)

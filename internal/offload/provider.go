@@ -35,38 +35,38 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Contract is what a Provider has to know of a contract.
+// Contract is what a Provider needs to know about a contract.
 type Contract struct {
 	// Peer is the consumer.
 	Peer peering.ClusterID
-	// Resources is what is lent. Without "pods" it takes none.
+	// Resources are the granted resources. Without "pods", no pods are taken.
 	Resources corev1.ResourceList
-	// PodSecurity is the level that pods have to meet; empty is restricted.
+	// PodSecurity is the level that pods have to meet; "" means restricted.
 	PodSecurity api.PodSecurityLevel
-	// NodeSelector is labels that the nodes have on which its pods run.
+	// NodeSelector selects the nodes on which its pods run.
 	NodeSelector map[string]string
-	// Tolerations is what its pods tolerate there.
+	// Tolerations are those of its pods there.
 	Tolerations []corev1.Toleration
-	// RuntimeClasses is those that its pods may name.
+	// RuntimeClasses are those that its pods may name.
 	RuntimeClasses []string
-	// LimitRange is what containers of its pods have that say nothing, and their bounds; nil is neither.
+	// LimitRange has the default resources and the bounds of its pods' containers; nil means neither.
 	LimitRange *api.LimitRange
-	// Classes is which classes of this cluster others of the consumer's are.
+	// Classes maps the consumer's classes to classes of this cluster.
 	Classes podspec.Classes
-	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.
+	// HomeAPI is how pods reach the API server of their home; nil means not at all.
 	HomeAPI *podspec.HomeAPI
-	// NetworkPolicies says that NetworkPolicies of the consumer's are taken.
+	// NetworkPolicies means that the consumer's NetworkPolicies are taken.
 	NetworkPolicies bool
-	// NamespaceNames is the names that namespaces of the peer may have here with another
-	// mapping than Suffixed. A * at the end stands for any end.
+	// NamespaceNames are the names that namespaces of the peer may have here with a mapping other
+	// than Suffixed. A trailing * matches any suffix.
 	NamespaceNames []string
 	// MinFence is the shortest fence that its consumer may ask for.
 	MinFence time.Duration
-	// AcceptNew says whether new pods are taken: not while it drains, nor later.
+	// AcceptNew reports whether new pods are taken: not while the contract drains, nor later.
 	AcceptNew bool
 }
 
-// terms is what of a contract decides about a single pod.
+// terms returns those terms of a contract that apply to a single pod.
 func (c Contract) terms() podspec.Terms {
 	return podspec.Terms{
 		Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, Tolerations: c.Tolerations,
@@ -76,57 +76,56 @@ func (c Contract) terms() podspec.Terms {
 
 // Config configures a Provider.
 type Config struct {
-	// Client reads and writes this cluster, without a cache: what it reads is what
-	// is. It should have no rate limit of its own worth speaking of. Required.
+	// Client reads and writes this cluster, without a cache and with no or a generous rate limit.
+	// Required.
 	Client client.WithWatch
-	// REST reaches into pods (logs, exec, port-forward). Required for these.
+	// REST is for logs, exec and port-forward. Required for these.
 	REST *rest.Config
 	// Contracts returns a contract in which this cluster is the provider, unless
 	// it is closed. Required. It must not block.
 	Contracts func(id string) (Contract, bool)
-	// Trusted returns the clusters that this one trusts. No other consumer chooses a name of the kind that the
-	// mapping Suffixed gives their namespaces. Nil is for a cluster whose consumers choose none. It must not block.
+	// Trusted returns the clusters that this one trusts. No other consumer may choose a name with the suffix
+	// that the mapping Suffixed gives their namespaces. Nil means that none are trusted. It must not block.
 	Trusted func() []peering.ClusterID
-	// Translate returns an address of the peer's terms in this cluster's, if it
-	// can be reached. Nil reaches none.
+	// Translate returns the address under which this cluster reaches one of the peer, if it does.
+	// Nil reaches none.
 	Translate func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
-	// Self is this cluster's ID, and Own returns the address of a pod of this cluster that the peer
-	// knows by an alias: in Services of a cluster set that both are in. Nil knows none.
+	// Self is this cluster's ID, and Own returns the address of a pod of this cluster for the alias
+	// by which the peer knows it, for Services of a cluster set of which both are members. Nil
+	// means no aliases.
 	Self string
 	Own  func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
-	// Zone returns the zone that a node of this cluster is in; empty if it is in none. Nil knows none. It
-	// must not block.
+	// Zone returns the zone of a node of this cluster, or "". Nil means no zones. It must not block.
 	Zone func(node string) string
-	// KnownAs returns by which address the peer knows a pod of this cluster. Nil knows none.
+	// KnownAs returns the address by which the peer knows a pod of this cluster. Nil means no addresses.
 	KnownAs func(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool)
-	// Namespace and ServiceAccount are the agent's own; the account gets its
-	// rights in each namespace made here. Required.
+	// Namespace and ServiceAccount are the agent's own; the account gets its rights in each
+	// namespace created here. Required.
 	Namespace, ServiceAccount string
 	// ClusterRole has those rights. It defaults to entente-provider-namespace.
 	ClusterRole string
-	// Here returns by what NetworkPolicies of a peer are translated. Nil is for a cluster that takes
-	// none. It must not block.
+	// Here returns what is needed to translate NetworkPolicies of a peer. Nil means that none are
+	// taken. It must not block.
 	Here func(peering.ClusterID) (netpolicy.Here, error)
-	// Resolver returns the address of the resolver that answers consumers' pods with
-	// the names of their homes. Nil is for a cluster without one: its own resolver
-	// answers then. It must not block.
+	// Resolver returns the address of the resolver with which consumers' pods resolve the names of
+	// their homes. Nil means that they use the cluster's own. It must not block.
 	Resolver func() (netip.Addr, error)
-	// Stops says whether nothing may be begun under a fence. Nil: this cluster agrees to no fences.
-	// It must not block.
+	// Stops reports whether no pod may be started under a fence. Nil means that this cluster agrees
+	// to no fences. It must not block.
 	Stops func(fencing.Fence) bool
-	// Changed is called, if set, when what a contract uses or exposes may have
-	// changed, for many pods many times a second. It must not block.
+	// Changed is called, if set, when what a contract uses or exposes may have changed, with many
+	// pods many times a second. It must not block.
 	Changed func(contract string)
 	// Workers is how many pods are reconciled at once. It defaults to 16.
 	Workers int
-	// Log is for what consumers are not told. Nil discards.
+	// Log is for what is not sent to consumers. Nil discards.
 	Log *slog.Logger
 }
 
-// Provider makes what consumers apply. Its methods work while Run runs, and wait
-// until Run has seen the cluster.
+// Provider creates the objects that consumers apply. Its methods work while Run runs, and wait
+// until its caches are synced.
 type Provider struct {
-	// Streams reaches into pods; not without Config.REST.
+	// Streams serves logs, exec and port-forward; unavailable without Config.REST.
 	*podstreams.Streams
 
 	cfg      Config
@@ -141,14 +140,14 @@ type Provider struct {
 	named    recent.Named
 	trials   *recent.Moments[recent.Trial]
 	holds    *recent.Moments[recent.Hold]
-	// compared is when streams of a peer were ended last to have it compare what is here.
+	// compared is when streams of a peer were last ended so that it compares its objects here.
 	compared sync.Map // peering.ClusterID to time.Time
 
-	// locks has a lock for each contract that pods are applied to, and for each
-	// namespace that is made or unmade.
+	// locks has a lock for each contract to which pods are applied, and for each namespace that is
+	// created or deleted.
 	locks turns.Locks
-	// services and policies wake the reflection of Services and NetworkPolicies, configs has ConfigMaps and Secrets
-	// compared. What pods do changes the first alone.
+	// services and policies wake the reflection of Services and NetworkPolicies, configs the comparison of
+	// ConfigMaps and Secrets. Changes of pods wake the first only.
 	services, policies, configs *turns.Comparer
 	// slices writes the EndpointSlices of reflected Services.
 	slices reflection.Slices
@@ -200,7 +199,7 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// comparer returns what has something compared, a peer at a time.
+// comparer returns a Comparer that calls compare, for one peer at a time.
 func (p *Provider) comparer(what string, compare func(context.Context, types.NamespacedName) error) *turns.Comparer {
 	return turns.NewComparer(turns.CompareConfig{
 		What: what, Compare: compare, Log: p.cfg.Log,
@@ -215,7 +214,7 @@ func (p *Provider) comparer(what string, compare func(context.Context, types.Nam
 	})
 }
 
-// pauseAfter returns after which pause a comparison that failed is repeated, and whether that is usual.
+// pauseAfter returns the pause before a failed comparison is repeated, and whether the failure is expected.
 func pauseAfter(err error) (time.Duration, bool) {
 	if over, ok := errors.AsType[*paced.OverBudget](err); ok {
 		return over.Wait, true
@@ -226,8 +225,8 @@ func pauseAfter(err error) (time.Duration, bool) {
 	return time.Second, false
 }
 
-// Run watches the cluster and makes pods and Services until ctx ends, and then
-// returns nil. It runs once, and should run in one process at a time.
+// Run watches the cluster and creates pods and Services until ctx ends, and then returns nil. Call
+// it once, and in one process at a time.
 func (p *Provider) Run(ctx context.Context) error {
 	queue := turns.NewQueue("offloadedpod",
 		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax), p.inv.peerOf)
@@ -270,10 +269,10 @@ func (p *Provider) Run(ctx context.Context) error {
 	return work.Wait()
 }
 
-// Synced is closed once Run has seen the cluster.
+// Synced is closed once the caches are synced.
 func (p *Provider) Synced() <-chan struct{} { return p.inv.synced }
 
-// await waits until the cluster was seen.
+// await waits until the caches are synced.
 func (p *Provider) await(ctx context.Context) error {
 	select {
 	case <-p.inv.synced:
@@ -283,15 +282,15 @@ func (p *Provider) await(ctx context.Context) error {
 	}
 }
 
-// changed tells Config.Changed of a contract.
+// changed calls Config.Changed.
 func (p *Provider) changed(contract string) {
 	if contract != "" {
 		p.cfg.Changed(contract)
 	}
 }
 
-// Refresh compares the reflected Services and NetworkPolicies of a peer with what they should be, at once, and what
-// its pods read of their addresses: call it when what Translate, KnownAs or Here says may have changed.
+// Refresh compares at once the reflected Services and NetworkPolicies of a peer, and the addresses that its
+// pods read, with the desired ones. Call it when the results of Translate, KnownAs or Here may have changed.
 func (p *Provider) Refresh(peer peering.ClusterID) {
 	p.services.Of(peer)
 	p.policies.Of(peer)

@@ -239,7 +239,7 @@ func TestDecidePodIsTotal(t *testing.T) {
 		pod  *corev1.Pod
 		want podStep
 	}{
-		"a new one without finalizer gets it":         {made(func(o *api.OffloadedPod) { o.Finalizers = nil }), nil, podHold},
+		"a new one without finalizer gets it":         {made(func(o *api.OffloadedPod) { o.Finalizers = nil }), nil, podAddFinalizer},
 		"a new one gets its pod":                      {made(nil), nil, podCreate},
 		"a new one whose pod was made before, adopts": {made(nil), pod("p1", "o1", nil), podAdopt},
 		"a name that another pod has is waited for":   {made(nil), pod("p1", "someone", nil), podTaken},
@@ -262,8 +262,8 @@ func TestDecidePodIsTotal(t *testing.T) {
 		"being deleted, an ended pod is deleted":        {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
 		"being deleted, a pod that ends is waited for":  {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
 		"being deleted, a pod that is in hurry is told": {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
-		"being deleted, without a pod it may go":        {made(ends), nil, podRelease},
-		"being deleted, another's pod is let be":        {made(ends), pod("p2", "o1", runs), podRelease},
+		"being deleted, without a pod it may go":        {made(ends), nil, podRemoveFinalizer},
+		"being deleted, another's pod is let be":        {made(ends), pod("p2", "o1", runs), podRemoveFinalizer},
 		"being deleted before its pod was recorded":     {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
 	}
 	for name, tc := range tests {

@@ -15,14 +15,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// live says whether a pod counts: until it ended. A pod that is being deleted
-// still takes what it takes.
+// live reports whether a pod counts: until it ends. A pod that is being deleted still uses its
+// resources.
 func live(p *api.OffloadedPod) bool {
 	return !ended(p.Status.Phase)
 }
 
-// fits says whether need fits into what is left of limit, and if not, why. A
-// resource that the contract does not have is refused.
+// fits returns why need does not fit into what used leaves of limit, or nil. A resource that the
+// contract lacks is refused.
 func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 	for _, name := range slices.Sorted(maps.Keys(need)) {
 		want := need[name]
@@ -46,14 +46,14 @@ func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 	return nil
 }
 
-// settle asks for pods of a contract that the cache should show by now whether they are
-// there after all.
-func (p *Provider) settle(ctx context.Context, contract string) error {
-	return p.ledger.Settle(contract, func(key client.ObjectKey) (*api.OffloadedPod, error) {
+// confirmReserved asks the API server whether reserved pods of a contract exist that the cache
+// should have by now.
+func (p *Provider) confirmReserved(ctx context.Context, contract string) error {
+	return p.ledger.Confirm(contract, func(key client.ObjectKey) (*api.OffloadedPod, error) {
 		now := &api.OffloadedPod{}
 		switch err := p.client.Get(ctx, key, now); {
 		case apierrors.IsNotFound(err):
-			return nil, nil // there is none
+			return nil, nil // it does not exist
 		case err != nil:
 			return nil, fmt.Errorf("look for offloaded pod: %w", err)
 		}
@@ -61,13 +61,13 @@ func (p *Provider) settle(ctx context.Context, contract string) error {
 	}, func(gone *api.OffloadedPod) { p.stock.Drop(podKey(gone)) })
 }
 
-// Usage returns what the live pods of a contract take of it, and how many there
-// are. A pod that is being deleted is live until it ended.
+// Usage returns the resources that the live pods of a contract use, and how many pods that are. A
+// pod that is being deleted is live until it ends.
 func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error) {
 	if err := p.await(ctx); err != nil {
 		return nil, 0, err
 	}
-	if err := p.settle(ctx, contract); err != nil {
+	if err := p.confirmReserved(ctx, contract); err != nil {
 		return nil, 0, err
 	}
 	used, pods = p.ledger.Of(contract)

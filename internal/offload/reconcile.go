@@ -30,43 +30,43 @@ type podStep uint8
 const (
 	// podWait: nothing.
 	podWait podStep = iota
-	// podHold: set the finalizer, so that it cannot go before its pod.
-	podHold
-	// podCreate: make the pod.
+	// podAddFinalizer: add the finalizer, so that it cannot be deleted before its pod.
+	podAddFinalizer
+	// podCreate: create the pod.
 	podCreate
-	// podAdopt: record the pod, which a process before this one made.
+	// podAdopt: record the pod, which an earlier process created.
 	podAdopt
-	// podUpdate: give the pod the labels, annotations and images of now.
+	// podUpdate: set the pod's labels, annotations and images.
 	podUpdate
-	// podRecount: see whether a pod that is being resized has what it asks for.
+	// podRecount: check whether a pod that is being resized has its new resources.
 	podRecount
 	// podRecord: record the phase.
 	podRecord
-	// podLost: record that the pod went away without being asked to.
+	// podLost: record that the pod was deleted without a request.
 	podLost
 	// podTaken: record that another pod has the name.
 	podTaken
 	// podDelete: delete the pod.
 	podDelete
-	// podRelease: nothing runs; let the OffloadedPod go, or keep it until home heard how the pod ended.
-	podRelease
+	// podRemoveFinalizer: nothing runs; remove the finalizer, or keep it until home knows how the pod ended.
+	podRemoveFinalizer
 )
 
-// decidePod says what to do about an OffloadedPod. pod is the pod of its name,
-// nil if there positively is none.
+// decidePod returns what to do about an OffloadedPod. pod is the pod of its name; nil means that it
+// certainly does not exist.
 //
 //	OffloadedPod       no pod        its pod             another's pod
 //	new                create        adopt               taken, wait
 //	made               lost (final)  update, record,     lost (final)
 //	                                 recount
 //	ended              wait          wait                wait
-//	being deleted      release       delete, then wait   release
+//	being deleted      remove        delete, then wait   remove
 func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 	mine := pod != nil && isPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
 	if o.DeletionTimestamp != nil {
 		switch {
 		case !mine:
-			return podRelease
+			return podRemoveFinalizer
 		case pod.DeletionTimestamp == nil || shorter(o, pod):
 			return podDelete
 		}
@@ -76,7 +76,7 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 	case !live(o):
 		return podWait
 	case !controllerutil.ContainsFinalizer(o, api.Finalizer):
-		return podHold
+		return podAddFinalizer
 	case o.Status.PodUID == "" && pod == nil:
 		return podCreate
 	case o.Status.PodUID == "" && mine:
@@ -89,13 +89,13 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 		return podUpdate
 	case phaseOf(pod) != o.Status.Phase || o.Status.Reason != "" || !slices.Equal(podIPs(pod), o.Status.PodIPs):
 		return podRecord
-	case mayHaveSettled(o, pod):
+	case mayBeResized(o, pod):
 		return podRecount
 	}
 	return podWait
 }
 
-// phaseOf returns a pod's phase; one that was just made has none yet.
+// phaseOf returns a pod's phase; a new pod without one is pending.
 func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 	if pod.Status.Phase == "" {
 		return corev1.PodPending
@@ -103,7 +103,7 @@ func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 	return pod.Status.Phase
 }
 
-// podIPs returns the addresses that are a pod's alone, as long as it has not ended.
+// podIPs returns the addresses that only this pod has, until it ends.
 func podIPs(pod *corev1.Pod) (out []string) {
 	if ended(pod.Status.Phase) || pod.Spec.HostNetwork {
 		return nil
@@ -114,8 +114,7 @@ func podIPs(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// grace returns the grace period with which a pod is to be deleted; nil leaves
-// it to the pod.
+// grace returns the grace period with which to delete a pod; nil means the pod's own.
 func grace(o *api.OffloadedPod) *int64 {
 	s, ok := o.Annotations[noteGrace]
 	if !ok {
@@ -128,16 +127,16 @@ func grace(o *api.OffloadedPod) *int64 {
 	return new(min(g, podspec.MaxGrace))
 }
 
-// shorter says whether a pod that is being deleted is to end sooner than that.
+// shorter reports whether a pod that is being deleted has to end sooner than it would.
 func shorter(o *api.OffloadedPod, pod *corev1.Pod) bool {
 	g := grace(o)
 	return g != nil && pod.DeletionGracePeriodSeconds != nil && *g < *pod.DeletionGracePeriodSeconds
 }
 
-// Reconcile makes one OffloadedPod's pod so. It is what Run calls. A write that has
-// to wait leaves the worker to the pods of other peers.
+// Reconcile creates, updates or deletes the pod of one OffloadedPod. Run calls it. A write that has
+// to wait is requeued, and the worker goes on to the pods of other peers.
 func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	err := p.tellHomeIPs(ctx, req.NamespacedName)
+	err := p.writeHomeIPs(ctx, req.NamespacedName)
 	if err == nil {
 		err = p.reconcile(ctx, req)
 	}
@@ -178,10 +177,10 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 	return p.step(ctx, o, pod)
 }
 
-// reconcileSeen does what the cache alone decides: nothing, for most changes of a pod that
-// runs; a record of its phase, in the version that the cache has; or a delete of the pod with
-// the UID that the cache has. What else may be to do is decided by the object itself. A cache
-// that is behind shows what is so later, and the pod is reconciled again then.
+// reconcileSeen does what can be decided from the cache alone: nothing, for most changes of a
+// running pod; recording its phase, in the version of the cache; or deleting the pod with the UID
+// of the cache. Every other step reads the object itself first. If the cache is behind, a later
+// event reconciles the pod again.
 func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) (done bool, err error) {
 	if !p.inv.known() {
 		return false, nil
@@ -191,36 +190,36 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 		p.named.Forget(key)
 	}
 	if seen == nil {
-		return true, nil // it is gone, or comes: then it is reconciled again
+		return true, nil // it is gone, or a later event adds it
 	}
 	pod, _ := p.inv.pod(key.Namespace, key.Name)
-	switch decidePod(seen, pod) { //nolint:exhaustive // all else is decided by the object itself
+	switch decidePod(seen, pod) { //nolint:exhaustive // every other step reads the object itself
 	case podWait:
 		return true, nil
 	case podAdopt:
 		if p.named.Has(key, pod.UID) {
-			return true, nil // the cache is behind, and tells of it next
+			return true, nil // the cache is behind, and a later event follows
 		}
 	case podDelete:
 		return true, p.deleteRunning(paced.Urgent(ctx), seen, pod)
-	case podRelease:
-		// That it is being deleted never changes. That there is no pod has to be asked for, unless the pod ended before
-		// it went: then nothing runs, whatever the cache does not show.
+	case podRemoveFinalizer:
+		// A deletion timestamp is never removed. The API server has to be asked whether the pod exists,
+		// unless it ended before it was deleted: then nothing runs, even if the cache is behind.
 		if _, over := p.inv.endedLast(seen.Namespace, types.UID(seen.Status.PodUID)); pod != nil || !over {
-			if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRelease {
+			if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRemoveFinalizer {
 				return err != nil, err
 			}
 		}
-		if err := p.letGo(paced.Urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
+		if err := p.removeFinalizer(paced.Urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
 			return true, err
 		}
 	case podRecord:
-		// If something changed since, the API server does not take it.
+		// If the object changed since, the API server refuses the write.
 		if err := p.recordPod(ctx, seen.DeepCopy(), pod); !apierrors.IsConflict(err) {
 			return true, client.IgnoreNotFound(err)
 		}
 	}
-	// What would wait in the end does not ask the API server first.
+	// A pod that would have to wait in the end is not read first.
 	if seen.DeletionTimestamp == nil && seen.Status.PodUID == "" {
 		if err := p.client.Room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
 			return true, err
@@ -229,10 +228,10 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	return false, nil
 }
 
-// step does what there is to do about an OffloadedPod.
+// step does the next step for an OffloadedPod.
 func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
 	switch decidePod(o, pod) {
-	case podHold:
+	case podAddFinalizer:
 		before := o.DeepCopy()
 		controllerutil.AddFinalizer(o, api.Finalizer)
 		return p.patch(ctx, o, before)
@@ -246,25 +245,26 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 		return p.recountPod(ctx, o)
 	case podTaken:
 		return p.recordProblem(ctx, o, "NameTaken", fmt.Sprintf(
-			"a pod %s/%s that is not the consumer's is there already; the provider has to delete or rename it", pod.Namespace, pod.Name), true)
+			"a pod %s/%s that is not the consumer's exists already; the provider has to delete or rename it", pod.Namespace, pod.Name), true)
 	case podLost:
 		return p.recordLost(ctx, o)
 	case podDelete:
 		return p.deleteRunning(ctx, o, pod)
 	case podWait:
-	case podRelease:
-		return p.letGo(ctx, o)
+	case podRemoveFinalizer:
+		return p.removeFinalizer(ctx, o)
 	}
 	return nil
 }
 
-// letGo lets an OffloadedPod go that is being deleted and has no pod, unless home has to hear of its end first.
-func (p *Provider) letGo(ctx context.Context, o *api.OffloadedPod) error {
+// removeFinalizer removes the finalizer of an OffloadedPod that is being deleted and has no pod, unless home
+// has to learn its end first.
+func (p *Provider) removeFinalizer(ctx context.Context, o *api.OffloadedPod) error {
 	if kept, err := p.keepEnd(ctx, o); kept || err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	// Before it goes: the watch tells of that later, and an apply that comes in
-	// between would find nothing, and run the pod again.
+	// This comes before the delete: the watch reports that later, and an apply in between would
+	// find nothing, and run the pod again.
 	p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	before := o.DeepCopy()
 	if controllerutil.RemoveFinalizer(o, api.Finalizer) {
@@ -281,22 +281,21 @@ func (p *Provider) deleteRunning(ctx context.Context, o *api.OffloadedPod, pod *
 	return nil
 }
 
-// currentPod returns the pod of the OffloadedPod's name, nil if there positively
-// is none: what the cache does not show is asked for. One that was not made yet, and
-// that nothing was in the way of so far, is not asked for: that it is there after all
-// is what making it says.
+// currentPod returns the pod of the OffloadedPod's name; nil means that it certainly does not
+// exist, as the API server is asked if the cache does not have it. It is not asked for a pod that
+// is yet to be created and had no problem so far: creating the pod shows whether it exists.
 func (p *Provider) currentPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod, error) {
 	pod, known := p.inv.pod(o.Namespace, o.Name)
 	if pod != nil && string(pod.UID) == o.Status.PodUID {
 		return pod, nil
 	}
 	if pod == nil && known && o.DeletionTimestamp == nil && o.Status.PodUID == "" && o.Status.Reason == "" {
-		return nil, nil //nolint:nilnil // no pod is the answer
+		return nil, nil //nolint:nilnil // nil means no pod
 	}
 	return p.askPod(ctx, o)
 }
 
-// askPod asks for the pod of the OffloadedPod's name, nil if there positively is none.
+// askPod reads the pod of the OffloadedPod's name from the API server; nil means that it does not exist.
 func (p *Provider) askPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, pod)
@@ -304,16 +303,16 @@ func (p *Provider) askPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod
 	case err == nil:
 		return pod, nil
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // no pod is the answer
+		return nil, nil //nolint:nilnil // nil means no pod
 	case apierrors.IsForbidden(err) && o.DeletionTimestamp != nil && p.terminating(ctx, o.Namespace):
-		// The namespace is being deleted by its cluster's owner, and our right to look
-		// went first. Its pods go with it, whatever we do.
-		return nil, nil //nolint:nilnil // no pod is the answer
+		// This cluster's owner deletes the namespace, and our right to read it went first. Its pods
+		// are deleted with it, whatever we do.
+		return nil, nil //nolint:nilnil // nil means no pod
 	}
 	return nil, fmt.Errorf("look for pod: %w", err)
 }
 
-// terminating says whether a namespace positively is being deleted, or gone.
+// terminating reports whether a namespace is certainly being deleted, or gone.
 func (p *Provider) terminating(ctx context.Context, name string) bool {
 	ns := &corev1.Namespace{}
 	if err := p.client.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
@@ -322,13 +321,13 @@ func (p *Provider) terminating(ctx context.Context, name string) bool {
 	return ns.DeletionTimestamp != nil
 }
 
-// patch writes metadata, unless something else did in the meantime.
+// patch writes metadata, unless the object changed in the meantime.
 func (p *Provider) patch(ctx context.Context, o, before client.Object) error {
 	return p.client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(api.Manager))
 }
 
-// createPod makes the pod. If this process dies before the pod is recorded, the
-// next finds it by its name and owner.
+// createPod creates the pod. If this process dies before the pod is recorded, the next one finds it
+// by its name and owner.
 func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	if p.fenced(o.Spec.Contract, p.inv.space(o.Namespace)) {
 		return errFenced
@@ -337,8 +336,8 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	if err != nil {
 		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
 	}
-	// Ephemeral containers are added to a pod that is there. Without its hash it is
-	// updated next, which adds them.
+	// Ephemeral containers can only be added to a pod that exists. Without its hash it is updated
+	// next, which adds them.
 	if len(pod.Spec.EphemeralContainers) > 0 {
 		pod.Spec.EphemeralContainers = nil
 		delete(pod.Annotations, api.AnnotationHash)
@@ -359,7 +358,7 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	return fmt.Errorf("create pod: %w", err)
 }
 
-// updatePod gives the pod what may change of a pod that runs.
+// updatePod writes those fields of the pod that may change while it runs.
 func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	want, err := makePod(o)
 	if err != nil {
@@ -372,7 +371,7 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	if string(pod.UID) != o.Status.PodUID {
 		return fmt.Errorf("pod %s/%s was replaced", pod.Namespace, pod.Name)
 	}
-	// Before the hash, which says that all was done.
+	// Before the hash, which shows that everything was done.
 	if addEphemeral(&pod.Spec, want.Spec.EphemeralContainers) {
 		err = p.client.SubResource("ephemeralcontainers").Update(ctx, pod, client.FieldOwner(api.Manager))
 	}
@@ -397,8 +396,8 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	return nil
 }
 
-// addEphemeral adds the ephemeral containers that a pod does not have, and says
-// whether there are such. None is ever changed or taken away.
+// addEphemeral adds the ephemeral containers that a pod does not have, and reports whether there
+// were any. None is ever changed or removed.
 func addEphemeral(s *corev1.PodSpec, want []corev1.EphemeralContainer) bool {
 	added := false
 	for _, c := range want {
@@ -422,8 +421,7 @@ func setImages(have, want []corev1.Container) {
 	}
 }
 
-// recordPod writes down that there is the pod, and its phase; when it ended, its
-// status for good.
+// recordPod records that the pod exists, and its phase; once it has ended, its final status too.
 func (p *Provider) recordPod(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
 	o.Status.PodUID, o.Status.Phase = string(pod.UID), phaseOf(pod)
 	o.Status.PodIPs = podIPs(pod)
@@ -445,12 +443,11 @@ func keepStatus(o *api.OffloadedPod, s corev1.PodStatus) error {
 	return nil
 }
 
-// recordLost writes down that a pod went away here: by its last word, if it had
-// ended, else as failed. It is not made again; whoever made it at home makes
-// another.
+// recordLost records that a pod was deleted here: with its last status if it had ended, otherwise
+// as failed. It is not created again; its controller at home creates another.
 func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
 	o.Status.PodIPs = nil
-	if s, ok := p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID)); ok {
+	if s, ok := p.inv.takeLast(o.Namespace, types.UID(o.Status.PodUID)); ok {
 		o.Status.Phase, o.Status.Reason, o.Status.Message = s.Phase, "", ""
 		if err := keepStatus(o, s); err != nil {
 			return err
@@ -463,7 +460,7 @@ func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
 	return p.writeStatus(ctx, o)
 }
 
-// recordProblem writes down why there is no pod, and with retry has it tried
+// recordProblem records why there is no pod, and with retry returns an error so that it is tried
 // again.
 func (p *Provider) recordProblem(ctx context.Context, o *api.OffloadedPod, reason, message string, retry bool) error {
 	message = peering.Text(message, statusDetail)

@@ -20,8 +20,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// applyService writes a reflected Service. Its endpoints follow from what is
-// noted on it.
+// applyService writes a reflected Service. Its endpoints are computed from the note on it.
 func (p *Provider) applyService(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	want, item, err := reflection.ReadService(o)
 	if err != nil {
@@ -38,9 +37,9 @@ func (p *Provider) applyService(ctx context.Context, contract string, c Contract
 	return nil
 }
 
-// reflectServices compares the EndpointSlices of a Service, or of all Services of a namespace one after the other,
-// with what the notes on them, the pods here and the address plan say. As long as the cluster is not known, it
-// changes nothing.
+// reflectServices compares the EndpointSlices of a Service, or of all Services of a namespace one after the
+// other, with those computed from the notes on them, the pods here and the address plan. Until the caches are
+// synced, it changes nothing.
 func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName) error {
 	if !p.inv.known() {
 		return nil
@@ -61,7 +60,7 @@ func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName
 	}
 	var in peering.ServiceObject
 	if err := json.Unmarshal(note, &in); err != nil {
-		return fmt.Errorf("service %s: read what the consumer said of it: %w", svc.Name, err)
+		return fmt.Errorf("service %s: decode the consumer's form: %w", svc.Name, err)
 	}
 	if err := p.reflectService(ctx, svc.DeepCopy(), in, indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, key.String())); err != nil {
 		return fmt.Errorf("service %s: %w", svc.Name, err)
@@ -69,8 +68,8 @@ func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName
 	return nil
 }
 
-// podAddresses returns the addresses of a namespace's pods that endpoints lead to, by the UID of the
-// pod at home. A pod that is here and has no address yet has an invalid one.
+// podAddresses returns the addresses of those pods of a namespace that are endpoints, by the UID of
+// the pod at home. A pod that has no address yet has an invalid one.
 func (p *Provider) podAddresses(namespace string, to []peering.ServiceEndpoint) map[string]netip.Addr {
 	ips := make(map[string]netip.Addr)
 	for _, e := range to {
@@ -94,7 +93,7 @@ func (p *Provider) podAddresses(namespace string, to []peering.ServiceEndpoint) 
 	return ips
 }
 
-// nodeOf returns the node of the pod of a namespace that has an address.
+// nodeOf returns the node of the pod with an address in a namespace.
 func (p *Provider) nodeOf(namespace, address string) (string, bool) {
 	for _, pod := range indexed[*corev1.Pod](p.inv.pods, byIP, namespace+"/"+address) {
 		if pod.Spec.NodeName != "" && !ended(pod.Status.Phase) {
@@ -104,9 +103,8 @@ func (p *Provider) nodeOf(namespace, address string) (string, bool) {
 	return "", false
 }
 
-// placeEndpoints names the nodes and zones of the endpoints that are pods of this
-// namespace: kube-proxy lets a pod reach itself through its own Service, and
-// keeps traffic close, only where it knows.
+// placeEndpoints sets the nodes and zones of the endpoints that are pods of this namespace: without
+// them kube-proxy neither lets a pod reach itself through its own Service nor keeps traffic close.
 func (p *Provider) placeEndpoints(parts []*discoveryv1.EndpointSlice, trafficDistribution string) {
 	zones := map[string]string{}
 	for _, part := range parts {
@@ -154,7 +152,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, in p
 	return p.noteDropped(ctx, svc, dropped)
 }
 
-// noteDropped says on the Service which endpoints cannot be reached from here.
+// noteDropped writes into the Service's annotation which endpoints cannot be reached from here.
 func (p *Provider) noteDropped(ctx context.Context, svc *corev1.Service, dropped []string) error {
 	note := ""
 	if n := len(dropped); n > 0 {

@@ -18,27 +18,27 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// subResize is the subresource by which the resources of a pod that runs change.
+// subResize is the subresource that changes the resources of a running pod.
 const subResize = "resize"
 
-// resizePod has an OffloadedPod count the larger of what it takes and what it is to take, if the
-// API server would give its pod that and the contract has room. What counts comes down again when
-// the kubelet has acted, see recountPod.
+// resizePod makes an OffloadedPod count the larger of its old and new resources, if the API server
+// would resize its pod and the contract has room. Once the kubelet has acted, recountPod counts the
+// new ones alone.
 func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod, was, t *podspec.Template) (undo func(), err error) {
 	resized, err := podspec.Resized(&was.Spec, &t.Spec)
 	if err != nil {
 		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
-	// What a class takes besides the containers is as it was when the pod was made.
+	// The overhead of its class stays as it was when the pod was created.
 	t.Spec.Overhead = was.Spec.Overhead
 	need, err := podspec.Demand(&t.Spec)
 	if err != nil {
 		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
 	if !resized {
-		// Whatever of a pod decides what it takes: nothing else than a resize changes that.
+		// Only a resize may change what a pod uses, whichever field decides that.
 		if before, err := podspec.Demand(was.Spec.DeepCopy()); err != nil || !equality.Semantic.DeepEqual(need, before) {
-			return nil, refuse(peering.RefusedInvalid, false, "%s takes other resources than before, though none of its containers asks for others; delete it", o.Ref)
+			return nil, refuse(peering.RefusedInvalid, false, "%s uses other resources than before, though none of its containers asks for others; delete it", o.Ref)
 		}
 		return func() {}, nil
 	}
@@ -50,7 +50,7 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 		return nil, err
 	}
 	defer release()
-	if err := p.settle(ctx, old.Spec.Contract); err != nil {
+	if err := p.confirmReserved(ctx, old.Spec.Contract); err != nil {
 		return nil, err
 	}
 	most := podspec.Most(old.Spec.Requests, need)
@@ -65,8 +65,8 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 	return undo, nil
 }
 
-// tryResize asks the API server whether it would resize a pod, before room is kept for that. A pod
-// that is not here is made as it is to be.
+// tryResize asks the API server by a dry run whether it would resize a pod, before the resources
+// are reserved. A pod that does not exist here will be created in its new size.
 func (p *Provider) tryResize(ctx context.Context, ref peering.ObjectRef, o *api.OffloadedPod, want *corev1.PodSpec) error {
 	pod, err := p.askPod(ctx, o)
 	if err != nil || pod == nil || !isPodOf(pod, o) || !podspec.Resize(&pod.Spec, want) {
@@ -75,32 +75,32 @@ func (p *Provider) tryResize(ctx context.Context, ref peering.ObjectRef, o *api.
 	err = p.client.SubResource(subResize).Update(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
 	case notServed(err):
-		return refuse(peering.RefusedInvalid, false, "%s: the provider's API server does not serve pods/resize, which it does from Kubernetes 1.33 on; delete the pod to run it with other resources", ref)
+		return refuse(peering.RefusedInvalid, false, "%s: the provider's API server does not serve pods/resize, which needs Kubernetes 1.33; delete the pod to run it with other resources", ref)
 	case apierrors.IsInvalid(err):
 		return refusalOf(err, ref)
 	case apierrors.IsForbidden(err):
 		return refuse(peering.RefusedInvalid, true, "the provider's cluster does not resize %s: %s", ref, peering.Text(err.Error(), statusDetail))
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return refuse(peering.RefusedInternal, true, "%s changes here at the moment; it is tried again", ref)
+		return refuse(peering.RefusedInternal, true, "%s is being changed at the provider; it is tried again", ref)
 	}
 	if err != nil {
-		return fmt.Errorf("ask whether the pod can be resized: %w", err)
+		return fmt.Errorf("try to resize the pod: %w", err)
 	}
 	return nil
 }
 
-// notServed says whether an API server has no such subresource, as opposed to no such object.
+// notServed reports whether an API server lacks the subresource, as opposed to the object.
 func notServed(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || !apierrors.IsNotFound(err) {
 		return false
 	}
-	// An object that is not there is named, a path that is not served is not.
+	// The status names a missing object, but not a path that is not served.
 	return status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == "" ||
 		slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
 }
 
-// resize gives a pod the CPU and memory that it is to have.
+// resize sets the CPU and memory of a pod.
 func (p *Provider) resize(ctx context.Context, pod *corev1.Pod, want *corev1.PodSpec) error {
 	if !podspec.Resize(&pod.Spec, want) {
 		return nil
@@ -108,22 +108,22 @@ func (p *Provider) resize(ctx context.Context, pod *corev1.Pod, want *corev1.Pod
 	return p.client.SubResource(subResize).Update(ctx, pod, client.FieldOwner(api.Manager))
 }
 
-// mayHaveSettled says whether a pod that is being resized may have what it asks for: it is as it
+// mayBeResized reports whether a pod that is being resized may have its new resources: it is as it
 // was applied last, and no condition says that its kubelet has not acted.
-func mayHaveSettled(o *api.OffloadedPod, pod *corev1.Pod) bool {
+func mayBeResized(o *api.OffloadedPod, pod *corev1.Pod) bool {
 	if o.Annotations[noteResizing] == "" {
 		return false
 	}
 	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return podspec.ResizeCondition(c.Type) })
 }
 
-// recountPod has a pod count what it asks for, once its kubelet has acted.
+// recountPod counts a pod's new resources alone, once its kubelet has acted.
 func (p *Provider) recountPod(ctx context.Context, o *api.OffloadedPod) error {
 	t, err := readPod(o.Spec.Template.Raw)
 	if err != nil {
 		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
 	}
-	// Not as the cache has it, which may show the pod before the resize.
+	// Not from the cache, which may show the pod before the resize.
 	pod, err := p.askPod(ctx, o)
 	if err != nil || pod == nil || string(pod.UID) != o.Status.PodUID || !podspec.Settled(&t.Spec, pod) {
 		return err

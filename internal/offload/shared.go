@@ -25,7 +25,7 @@ import (
 // applyConfig writes a ConfigMap or Secret.
 func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	if o.Ref.Name == recordName {
-		return refuse(peering.RefusedInvalid, false, "%s has a name that the provider's agent needs itself; use another", o.Ref)
+		return refuse(peering.RefusedInvalid, false, "%s has a name that the provider's agent uses itself; use another", o.Ref)
 	}
 	want, err := reflection.ReadConfig(o)
 	if err != nil {
@@ -39,8 +39,8 @@ func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract,
 	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{})
 }
 
-// writeShared writes an object that contracts of a peer share, unless something
-// that is not the peer's has its name. item is what a Service counts besides its bytes.
+// writeShared writes an object that contracts of a peer share, unless an object that is not the
+// peer's has its name. item is what a Service counts in addition to its bytes.
 func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object, item stock.Item) error {
 	have := newShared(o.Ref.Kind)
 	name := nameHere(o.Ref)
@@ -67,14 +67,14 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 		return err
 	}
 	if o.Ref.Kind != peering.KindService && o.Ref.Kind != peering.KindNetworkPolicy { // those are watched
-		// Once more: a list that was made meanwhile, without it, is older than this.
+		// Once more: a list that began before the write does not have the object.
 		p.stock.Set(key, item)
 	}
 	return nil
 }
 
-// sharedBytes is what an object counts. What a Service says is kept with it, and
-// once more in its EndpointSlices; that of a NetworkPolicy beside what it is here.
+// sharedBytes is how many bytes an object counts. A Service is stored with its note, and once more
+// in its EndpointSlices; a NetworkPolicy with its note.
 func sharedBytes(o peering.Object) int {
 	if o.Ref.Kind == peering.KindService || o.Ref.Kind == peering.KindNetworkPolicy {
 		return 2 * len(o.JSON)
@@ -116,8 +116,8 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	return nil
 }
 
-// keepHolders returns annotations with those of other contracts that hold the
-// object, if it is the same object at home.
+// keepHolders adds to annotations those of other contracts that hold the object, if it is the same
+// object at home.
 func keepHolders(have metav1.Object, uid string, annotations map[string]string) map[string]string {
 	out := make(map[string]string)
 	maps.Copy(out, annotations)
@@ -155,8 +155,8 @@ func kindOf(o client.Object) peering.Kind {
 	}
 }
 
-// deleteShared ends a contract's hold on an object, and takes the object away
-// when no other holds it.
+// deleteShared ends a contract's hold on an object, and deletes the object when no other contract
+// holds it.
 func (p *Provider) deleteShared(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) error {
 	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
 	if err != nil || ns == nil {
@@ -176,8 +176,8 @@ func (p *Provider) deleteShared(ctx context.Context, contract string, c Contract
 	return p.release(ctx, contract, have)
 }
 
-// release ends a contract's hold on an object, and deletes the object when no
-// other holds it. EndpointSlices go with their Service.
+// release ends a contract's hold on an object, and deletes the object when no other contract holds
+// it. EndpointSlices are deleted with their Service.
 func (p *Provider) release(ctx context.Context, contract string, o client.Object) error {
 	if _, ok := heldBy(o, contract); !ok && len(holders(o)) > 0 {
 		return nil
@@ -214,9 +214,8 @@ func metadataList(kind peering.Kind) *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// eachShared calls f for each object of these kinds of a peer in a namespace, but not
-// for the namespace's record. What is in them is not read: a peer may have much in one
-// namespace.
+// eachShared calls f with each object of these kinds of a peer in a namespace, except for the
+// namespace's record. It reads only metadata: a peer may have much in one namespace.
 func (p *Provider) eachShared(ctx context.Context, namespace string, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error, kinds ...peering.Kind) error {
 	for _, kind := range kinds {
 		err := pages.Each(ctx, p.client, func() *metav1.PartialObjectMetadataList { return metadataList(kind) }, func(list *metav1.PartialObjectMetadataList) error {
@@ -254,11 +253,11 @@ func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev
 	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy)
 }
 
-// heldIn returns what a contract holds in a namespace, but pods.
+// heldIn returns the objects, except for pods, that a contract holds in a namespace.
 func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Namespace) (held []peering.Held, err error) {
 	record, err := p.readRecord(ctx, ns.Name)
 	if record == nil && (err == nil || apierrors.IsForbidden(err)) {
-		// Half made, half gone, or without our rights: the consumer applies it again.
+		// The namespace is half created or half deleted, or lacks our rights: the consumer applies it again.
 		return nil, nil
 	}
 	if err != nil {

@@ -549,7 +549,7 @@ func testNamesOfOthers(t *testing.T, c *cluster, p *Provider, id, name string, c
 	c.late.Store(true)
 	defer c.late.Store(false)
 	apply(t, p, id, early) // what is here stays
-	const anothers = "those of another cluster"
+	const anothers = "belong to another cluster"
 	refused(t, p.Apply(t.Context(), id, chosen(name+"-z", "rome-"+name+"-"+peerB.Short())), peering.RefusedNamespace, true, anothers)
 	k, _ := c.contract(id)
 	k.NamespaceNames = []string{name + "*"}

@@ -16,9 +16,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Watch calls status for each pod of the contract and then whenever one changes,
-// and event whenever something happens to one, until ctx ends, and then returns
-// nil. The functions must not block.
+// Watch calls status for each pod of the contract and at each change of one, and event for each
+// event of one, until ctx ends; then it returns nil. The functions must not block.
 func (p *Provider) Watch(ctx context.Context, contract string, status func(peering.PodStatus), event func(peering.PodEvent)) error {
 	if err := p.await(ctx); err != nil {
 		return err
@@ -28,9 +27,9 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 	for _, o := range p.inv.of(contract) {
 		sub.Touch(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 	}
-	// said has a hash of what was last said of each pod: there may be many, and a status
+	// sent has a hash of the last status that was sent of each pod: there may be many, and a status
 	// is long.
-	said := make(map[types.NamespacedName][sha256.Size]byte)
+	sent := make(map[types.NamespacedName][sha256.Size]byte)
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,14 +39,14 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 		case <-sub.Wake:
 		}
 		dirty, gone := sub.Take()
-		// First: a consumer that just connected waits a moment for these.
+		// These come first: a consumer that just connected waits a moment for them.
 		for _, last := range gone {
 			status(last)
 		}
 		for key := range dirty {
 			o := p.inv.offloaded(key)
 			if o == nil || o.Spec.Contract != contract {
-				delete(said, key)
+				delete(sent, key)
 				continue
 			}
 			pod, seen := p.inv.pod(key.Namespace, key.Name)
@@ -56,13 +55,13 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 				continue
 			}
 			b, err := json.Marshal(s)
-			before, again := said[key]
+			before, again := sent[key]
 			if hash := sha256.Sum256(b); err == nil && before != hash {
-				said[key] = hash
+				sent[key] = hash
 				status(s)
 			}
 			if !again && s.Gone && o.DeletionTimestamp != nil {
-				p.inv.queue.Add(reconcile.Request{NamespacedName: key}) // it may have been kept for this
+				p.inv.queue.Add(reconcile.Request{NamespacedName: key}) // its finalizer may have been kept for this
 			}
 		}
 	}
@@ -74,9 +73,8 @@ func podRef(o *api.OffloadedPod) peering.ObjectRef {
 	}
 }
 
-// statusOf returns what there is to say about a pod. seen says that pod, also if
-// nil, is what is so. It has nothing to say about a pod that it cannot see and
-// that did not end.
+// statusOf returns the status to send of a pod, if there is one. seen means that pod is current,
+// even if it is nil. A pod that is neither in the cache nor recorded as ended has none.
 func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatus, bool) {
 	s := peering.PodStatus{Ref: podRef(o)}
 	mine := pod != nil && (string(pod.UID) == o.Status.PodUID || o.Status.PodUID == "" && isPodOf(pod, o))
@@ -107,11 +105,11 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 	return s, true
 }
 
-// lastStatus returns what there is to say about a pod whose OffloadedPod went: how it ended, as far
-// as that is known. Who watches may have seen neither, and home decides by it.
+// lastStatus returns the final status of a pod whose OffloadedPod was deleted: how it ended, as far
+// as that is known. A stream may have sent neither, and home decides by it.
 func (v *inventory) lastStatus(o *api.OffloadedPod) peering.PodStatus {
 	s := peering.PodStatus{Ref: podRef(o)}
-	last, seen := v.lastWords(o.Namespace, types.UID(o.Status.PodUID))
+	last, seen := v.takeLast(o.Namespace, types.UID(o.Status.PodUID))
 	if seen && live(o) { // it ended while it was deleted, and so was not recorded
 		o = o.DeepCopy()
 		o.Status.Phase = last.Phase
@@ -125,11 +123,11 @@ func (v *inventory) lastStatus(o *api.OffloadedPod) peering.PodStatus {
 	return s
 }
 
-// finalStatus returns the last status of a pod that ended.
+// finalStatus returns the recorded status of a pod that ended.
 func finalStatus(o *api.OffloadedPod) corev1.PodStatus {
 	var s corev1.PodStatus
 	if o.Status.PodStatus != nil {
-		// What cannot be read is less than the phase, which is enough.
+		// If it cannot be decoded, the phase is enough.
 		_ = json.Unmarshal(o.Status.PodStatus.Raw, &s)
 	}
 	s.Phase = o.Status.Phase
@@ -142,7 +140,7 @@ func finalStatus(o *api.OffloadedPod) corev1.PodStatus {
 	return s
 }
 
-// isPodOf says whether a pod was made for an OffloadedPod.
+// isPodOf reports whether a pod was created for an OffloadedPod.
 func isPodOf(pod *corev1.Pod, o *api.OffloadedPod) bool {
 	if pod.Labels[api.LabelManaged] != api.Manager || pod.Labels[api.LabelOriginUID] != o.Spec.OriginUID {
 		return false
@@ -151,7 +149,7 @@ func isPodOf(pod *corev1.Pod, o *api.OffloadedPod) bool {
 	return owner != nil && owner.UID == o.UID
 }
 
-// event passes an event of a pod on to the watches of its contract.
+// event passes an event of a pod to the watches of its contract.
 func (v *inventory) event(e *corev1.Event) {
 	key := types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
 	o := v.offloaded(key)
