@@ -50,7 +50,7 @@ func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 func (n *Node) fence(ctx context.Context, p podPlan) error {
 	const message = "the provider did not answer for as long as was agreed, and so has stopped the pod"
 	n.warn(p, reasonFenced, message)
-	status := podstatus.Failed(p.pod, p.st.remote, n.view(), reasonFenced, message, metav1.Now())
+	status := podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonFenced, message, metav1.Now())
 	podstatus.SetCondition(&status, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonFenced, Message: message,
 	}, metav1.Now())

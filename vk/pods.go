@@ -447,7 +447,7 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		n.warn(p, "RemoteDeleting",
 			"the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
 	}
-	status := podstatus.Translate(p.pod, p.st.remote, n.view(), metav1.Now())
+	status := podstatus.Translate(p.pod, p.st.remote, n.addresses(), metav1.Now())
 	if r := p.st.refusal; r != nil {
 		podstatus.ShowRefusedEphemeral(&status, &p.pod.Spec, r)
 		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
@@ -484,8 +484,8 @@ func (n *Node) showLost(ctx context.Context, p podPlan) error {
 	return n.patchStatus(ctx, p.pod, podstatus.Lost(p.pod, metav1.NewTime(now)))
 }
 
-func (n *Node) view() podstatus.View {
-	return podstatus.View{Translate: n.cfg.TranslateIP, Host: n.cfg.Address}
+func (n *Node) addresses() podstatus.Addresses {
+	return podstatus.Addresses{Translate: n.cfg.TranslateIP, Host: n.cfg.Address}
 }
 
 // conclude makes sure that a pod that ended is never applied again, even if the provider loses it.
@@ -505,7 +505,7 @@ func (n *Node) conclude(p podPlan) {
 // fail ends a pod that is gone at the provider, so that its owner replaces it.
 func (n *Node) fail(ctx context.Context, p podPlan) error {
 	const message = "the pod is gone in the provider's cluster, which was not asked to delete it"
-	status := podstatus.Failed(p.pod, p.st.remote, n.view(), reasonRemoteGone, message, metav1.Now())
+	status := podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonRemoteGone, message, metav1.Now())
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
@@ -562,13 +562,13 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 	if p.st.remote == nil || !p.up {
 		return nil
 	}
-	return n.patchStatus(ctx, p.pod, podstatus.Translate(p.pod, p.st.remote, n.view(), metav1.Now()))
+	return n.patchStatus(ctx, p.pod, podstatus.Translate(p.pod, p.st.remote, n.addresses(), metav1.Now()))
 }
 
 // finalise deletes a local pod whose containers no longer run, after it wrote the last status,
 // which its owners need.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
-	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now()))
+	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonDeleted, "the pod was deleted", metav1.Now()))
 }
 
 // endPod deletes a local pod with its last status.

@@ -16,8 +16,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// The reasons that a local pod shows besides those of the provider and of its virtual node. A pod's
-// reason is what kubectl prints as its status.
+// Reasons that a local pod shows in addition to those of the provider and of its virtual node.
+// kubectl prints a pod's reason as its status.
 const (
 	ReasonNotApplicable = "NotApplicable"
 	ReasonPeerLost      = "PeerLost"
@@ -25,7 +25,7 @@ const (
 	reasonAccepted      = "Accepted"
 )
 
-// Decode reads the status that a provider sent.
+// Decode decodes the status that a provider sent.
 func Decode(data []byte) (*corev1.PodStatus, error) {
 	if len(data) > MaxStatusBytes {
 		return nil, fmt.Errorf("pod status of %d bytes, the limit is %d", len(data), MaxStatusBytes)
@@ -42,11 +42,10 @@ func Decode(data []byte) (*corev1.PodStatus, error) {
 	return clean(&s), nil
 }
 
-// clean returns what home takes over of a provider's status: the phase, the
-// addresses, the conditions that a kubelet sets, and of each container its state,
-// counters, image, ID, and CPU and memory, which podspec.ShowResources keeps to what
-// home asked for. Everything else is left out.
-// Texts are clipped, and cannot draw on a terminal.
+// clean returns the parts of a provider's status that home uses: the phase, the addresses, the
+// conditions that a kubelet sets, and each container's state, counters, image, ID, CPU and memory,
+// which podspec.ShowResources limits to the resources that home asked for. It drops everything
+// else, clips texts, and removes terminal control characters.
 func clean(in *corev1.PodStatus) *corev1.PodStatus {
 	m := messages{left: MaxMessagesBytes}
 	out := &corev1.PodStatus{
@@ -73,21 +72,20 @@ func clean(in *corev1.PodStatus) *corev1.PodStatus {
 	return out
 }
 
-// takenCondition says whether a condition is one that a kubelet sets and that
-// means something at home.
+// takenCondition reports whether a kubelet sets a condition and it has a meaning at home.
 func takenCondition(t corev1.PodConditionType) bool {
 	return slices.Contains([]corev1.PodConditionType{
 		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.DisruptionTarget,
 	}, t) || podspec.ResizeCondition(t)
 }
 
-// unscheduled says whether a provider's condition says that no node takes the pod. Home's own
-// says that one did: the virtual node.
+// unscheduled reports whether a provider's condition says that no node takes the pod. Home's own
+// condition is True, for the virtual node.
 func unscheduled(c *corev1.PodCondition) bool {
 	return c != nil && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
 }
 
-// messages is how many bytes of messages one status may still have.
+// messages counts the bytes of messages that one status may still have.
 type messages struct{ left int }
 
 func (m *messages) take(s string, n int) string {
@@ -132,21 +130,20 @@ func cleanState(in corev1.ContainerState, m *messages) corev1.ContainerState {
 	return corev1.ContainerState{}
 }
 
-// View is how this cluster sees addresses.
-type View struct {
-	// Translate returns a provider's pod address in home terms.
+// Addresses translates a provider's addresses into those of home.
+type Addresses struct {
+	// Translate returns the address under which home reaches a provider's pod.
 	Translate func(netip.Addr) (netip.Addr, bool)
 	// Host is the virtual node's address.
 	Host netip.Addr
 }
 
-// Translate returns the local status of a pod by what the provider says of
-// it, which Decode returned: containers, phase, reasons, start and conditions
-// as they are there; addresses in home terms, and only such as belong to the
-// provider; conditions that others set at home, QoS class and what only home can
-// know as they were. A terminal phase never changes, and a container that must not
-// run again stays terminated.
-func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v View, now metav1.Time) corev1.PodStatus {
+// Translate returns the local status of a pod for remote, the provider's status as returned by
+// Decode. Containers, phase, reasons, start and conditions are the provider's. Addresses are those
+// under which home reaches the provider's, without any others. Conditions set by others at home,
+// the QoS class and everything that only home knows stay. A terminal phase never changes, and a
+// container that must not run again stays terminated.
+func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v Addresses, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if Terminal(out.Phase) {
 		return out
@@ -180,9 +177,9 @@ func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v View, now metav1.Tim
 	return out
 }
 
-// ShowGeneration says in a pod's new status that it is that of the pod as it is now, which the provider
-// has answered, once the containers have what it asks for or a condition says that they do not. API servers that
-// keep no generation of pods take none.
+// ShowGeneration sets observedGeneration in the new status of a pod whose current form the provider has
+// acknowledged, once the containers have the requested resources or a condition says that they do not. API
+// servers without a generation of pods get none.
 func ShowGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
 	if pod.Generation == 0 || !podspec.ShowsSizes(&pod.Spec, out) {
 		return
@@ -195,9 +192,9 @@ func ShowGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
 	}
 }
 
-// homeIPs returns the addresses of a pod in home terms: one of each family, as the
-// API server demands, the first.
-func (v View) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
+// homeIPs returns the addresses under which home reaches a pod: the first of each family, as the
+// API server allows one of each.
+func (v Addresses) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 	var out []corev1.PodIP
 	var has4, has6 bool
 	for _, ip := range append(slices.Clone(remote.PodIPs), corev1.PodIP{IP: remote.PodIP}) {
@@ -211,8 +208,8 @@ func (v View) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 	return out
 }
 
-// home returns an address of the provider in home terms.
-func (v View) home(ip string) (netip.Addr, bool) {
+// home returns the address under which home reaches one of the provider's.
+func (v Addresses) home(ip string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || v.Translate == nil || a.Zone() != "" {
 		return netip.Addr{}, false
@@ -221,10 +218,10 @@ func (v View) home(ip string) (netip.Addr, bool) {
 	return h.Unmap(), ok && h.IsValid()
 }
 
-// mergeConditions takes over the conditions that a kubelet sets. Readiness gates
-// are set at home, so Ready is decided here.
+// mergeConditions merges the provider's conditions that a kubelet sets. Readiness gates are set at
+// home, so Ready is decided here.
 func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.PodCondition) {
-	// A kubelet takes these away when it has acted.
+	// A kubelet removes these when it has acted.
 	out.Conditions = slices.DeleteFunc(out.Conditions, func(c corev1.PodCondition) bool { return podspec.ResizeCondition(c.Type) })
 	gates := map[corev1.PodConditionType]bool{}
 	for _, g := range pod.Spec.ReadinessGates {
@@ -235,7 +232,7 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 			continue
 		}
 		if before := Condition(pod.Status.Conditions, c.Type); before != nil {
-			c.ObservedGeneration = before.ObservedGeneration // until it is of the pod as it is now
+			c.ObservedGeneration = before.ObservedGeneration // until ShowGeneration sets the current one
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			if missing := gatesNotMet(pod, out.Conditions); missing != "" {
@@ -256,10 +253,10 @@ func gatesNotMet(pod *corev1.Pod, have []corev1.PodCondition) string {
 	return strings.Join(missing, "; ")
 }
 
-// containerStatuses keeps those of containers that the pod has, in its order. One
-// that is terminated at home and must not run again keeps its state: the API server
-// refuses a status in which it does. stays returns whether a container stays
-// terminated after it ended with an exit code.
+// containerStatuses returns the statuses in is of the pod's containers, in the pod's order. A
+// container that is terminated at home and must not run again keeps its state: the API server
+// refuses a status in which it runs. stays reports whether a container stays terminated after it
+// ended with an exit code.
 func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Container, stays func(*corev1.Container, int32) bool) []corev1.ContainerStatus {
 	byName := func(list []corev1.ContainerStatus) map[string]*corev1.ContainerStatus {
 		m := map[string]*corev1.ContainerStatus{}
@@ -284,14 +281,14 @@ func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Co
 	return out
 }
 
-// staysEnded says whether a container that ended with an exit code does not run again. One
-// with a restart policy of its own may.
+// staysEnded reports whether a container that ended with an exit code does not run again. One with
+// a restart policy of its own may.
 func staysEnded(p corev1.RestartPolicy, c *corev1.Container, code int32) bool {
 	return c.RestartPolicy == nil && (p == corev1.RestartPolicyNever || p == corev1.RestartPolicyOnFailure && code == 0)
 }
 
-// ShowRefusedEphemeral says of ephemeral containers that the provider does not have
-// why it did not take the pod with them: kubectl debug prints that.
+// ShowRefusedEphemeral shows why the provider refused the pod with its new ephemeral containers, in
+// the statuses of those that the provider does not have: kubectl debug prints that.
 func ShowRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.Refusal) {
 	if Terminal(s.Phase) {
 		return
@@ -311,7 +308,7 @@ func ShowRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.
 
 // Failed is the status of a pod that is gone at the provider: its last status there if
 // that was final, else Failed.
-func Failed(pod *corev1.Pod, last *corev1.PodStatus, v View, reason, message string, now metav1.Time) corev1.PodStatus {
+func Failed(pod *corev1.Pod, last *corev1.PodStatus, v Addresses, reason, message string, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if last != nil {
 		out = Translate(pod, last, v, now)
@@ -349,9 +346,8 @@ func Failed(pod *corev1.Pod, last *corev1.PodStatus, v View, reason, message str
 	return out
 }
 
-// Least is what of a status is written when the API server refuses the whole:
-// the phase, and that the pod is ready or not. All else stays as the API server has
-// it, so it is valid.
+// Least is the status to write when the API server refuses a whole one: only the phase, and whether
+// the pod is ready. Everything else stays as the API server has it, and so is valid.
 func Least(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if Terminal(out.Phase) {
@@ -366,13 +362,12 @@ func Least(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1.PodSt
 	return out
 }
 
-// Lost is the status of a pod whose provider does not answer: as it was, but
-// not ready.
+// Lost is the status of a pod whose provider does not respond: as it was, but not ready.
 func Lost(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	SetCondition(&out, corev1.PodCondition{
 		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonPeerLost,
-		Message: "the provider does not answer, so whether the pod serves is not known; it goes on running there; see the Ready condition of its node",
+		Message: "the provider does not respond, so it is not known whether the pod serves; it goes on running there; see the Ready condition of its node",
 	}, now)
 	return out
 }
@@ -390,7 +385,7 @@ func Waiting(pod *corev1.Pod, reason, message string, now metav1.Time) corev1.Po
 	return out
 }
 
-// Accepted is the status of a pod that the provider took but has sent no status of.
+// Accepted is the status of a pod that the provider took, but has not sent a status of.
 func Accepted(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	out.Reason, out.Message = "", ""
@@ -398,24 +393,23 @@ func Accepted(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	return out
 }
 
-// NotApplicable is the status of a pod that is not run here because its
-// namespace is not offloaded. One of a DaemonSet is called ready all the same:
-// nothing is to be done on this node, and as long as it is not ready its DaemonSet
-// updates no other node. It has no address, so no Service sends anything to it. Who
-// wants no such pods has the chart keep DaemonSets off (placement.daemonSets).
+// NotApplicable is the status of a pod that is not run here because its namespace is not offloaded.
+// A pod of a DaemonSet is still ready: it has nothing to do on this node, and while it is not ready
+// its DaemonSet updates no other node. It has no address, so no Service sends traffic to it. The
+// chart's placement.daemonSets keeps such pods off the node.
 func NotApplicable(pod *corev1.Pod, message string, now metav1.Time) corev1.PodStatus {
 	out := Waiting(pod, ReasonNotApplicable, message, now)
 	if o := metav1.GetControllerOf(pod); o != nil && o.Kind == "DaemonSet" && !Terminal(out.Phase) {
 		SetCondition(&out, corev1.PodCondition{
 			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: ReasonNotApplicable,
-			Message: "nothing is to run on a virtual node, so the DaemonSet need not wait for it",
+			Message: "nothing has to run on a virtual node, so the DaemonSet need not wait for it",
 		}, now)
 	}
 	return out
 }
 
-// Urgent says whether a status changes what others at home act on: the phase, the address,
-// or a condition of those that decide about readiness and placement.
+// Urgent reports whether a status changes something on which others at home act: the phase, the
+// address, or a condition that decides about readiness or placement.
 func Urgent(was, is *corev1.PodStatus) bool {
 	if was.Phase != is.Phase || was.PodIP != is.PodIP {
 		return true
@@ -442,13 +436,13 @@ func Patch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
 }
 
-// Terminal says whether a pod in a phase runs no more.
+// Terminal reports whether a pod in this phase no longer runs.
 func Terminal(p corev1.PodPhase) bool {
 	return p == corev1.PodSucceeded || p == corev1.PodFailed
 }
 
-// Offloaded says whether the provider is known to have taken the pod. That stays so: after a restart
-// it shows that the pod crossed.
+// Offloaded reports whether the provider is known to have taken the pod. That never changes: after a
+// restart it shows that the pod was sent.
 func Offloaded(pod *corev1.Pod) bool {
 	c := Condition(pod.Status.Conditions, api.PodOffloaded)
 	return c != nil && c.Status == corev1.ConditionTrue
@@ -472,7 +466,7 @@ func replace(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// SetCondition sets a condition of ours; its time changes with its status only.
+// SetCondition sets a condition of ours; its time changes only with its status.
 func SetCondition(s *corev1.PodStatus, c corev1.PodCondition, now metav1.Time) {
 	c.LastTransitionTime = now
 	if old := Condition(s.Conditions, c.Type); old != nil && old.Status == c.Status {

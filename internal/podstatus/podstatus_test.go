@@ -18,8 +18,8 @@ import (
 
 var testNow = metav1.Unix(1_000_000, 0)
 
-func testView() View {
-	return View{Host: netip.MustParseAddr("10.1.2.3"), Translate: podstatustest.Translate}
+func testView() Addresses {
+	return Addresses{Host: netip.MustParseAddr("10.1.2.3"), Translate: podstatustest.Translate}
 }
 
 func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
