@@ -1,5 +1,5 @@
-// Package handback evicts pods so that their controllers make others, which placement puts elsewhere: those
-// that a provider took and has no node for, and those that run where they may not any more. It says in
-// the NamespaceOffloading's status from which virtual node placement keeps pods away, and until when. A pod's
-// end abroad is vk's.
+// Package handback evicts pods so that their controllers create others, which placement puts elsewhere: those
+// that a provider took but has no node for, and those that may no longer run where they do. The
+// NamespaceOffloading's status then says from which virtual nodes placement keeps new pods away, and until
+// when. Package vk ends the pods abroad.
 package handback

@@ -22,29 +22,30 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Reconciler hands back the pods of offloaded namespaces that their providers have no node for, and
-// moves those that run where they may not any more.
+// Reconciler hands back the pods of offloaded namespaces for which their providers have no node,
+// and moves those that may no longer run where they do.
 type Reconciler struct {
-	// Client may know of pods what a cache keeps; Direct knows them whole.
+	// Client may read reduced pods from a cache; Direct reads whole ones from the API server.
 	Client client.Client
 	Direct client.Reader
 	Events events.EventRecorder
 	Now    func() time.Time
 
 	mu sync.Mutex
-	// namespaces is what is remembered of each. One of them is reconciled at a time.
+	// namespaces has the state of each namespace. One of them is reconciled at a time.
 	namespaces map[string]*memory
 }
 
-// memory is what is remembered of a namespace.
+// memory is the state of a namespace between two reconciles.
 type memory struct {
-	// told is why pods that are not handed back are not, by UID, as they were told, and unmoved
-	// the same of pods that are not moved: of a pod, what is looked at never changes. What the
-	// NamespaceOffloading says does, so another generation of it begins with none.
-	told, unmoved map[types.UID]string
-	// stranded is which claims of pods that find no node have their volumes in other clusters, as they were told.
+	// kept is why pods are not handed back, by UID, as in their last events, and unmoved why pods
+	// are not moved. The fields of a pod that decide this never change, but the NamespaceOffloading
+	// does, so unmoved is cleared with each generation of it.
+	kept, unmoved map[types.UID]string
+	// stranded has, by UID of pods that find no node, the claim with a volume in another cluster that their
+	// last event named.
 	stranded map[types.UID]string
-	// generation of its NamespaceOffloading was seen first at since.
+	// generation is that of its NamespaceOffloading, first seen at since.
 	generation int64
 	since      time.Time
 }
@@ -93,8 +94,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	r.tell(mem, d.stay)
-	if err := r.tellStranded(ctx, f, mem); err != nil {
+	r.warnKept(mem, d.stay)
+	if err := r.warnStranded(ctx, f, mem); err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, v := range d.evict {
@@ -102,11 +103,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, err
 		}
 	}
-	return reconcile.Result{RequeueAfter: lookAgain}, nil
+	return reconcile.Result{RequeueAfter: reconcileInterval}, nil
 }
 
-// moves evicts pods that run where they may not any more, and says how many there still are. It
-// waits until placement knows what the namespace says now: the next would go where these are.
+// moves evicts pods that may no longer run where they do, and returns how many are left; nil means
+// none. It waits until placement has the NamespaceOffloading's current generation, as the next pods
+// would otherwise go where these are.
 func (r *Reconciler) moves(ctx context.Context, f *facts, mem *memory) (*v1alpha1.MisplacedPods, error) {
 	all := candidates(f)
 	known := mem.knows(f)
@@ -124,17 +126,17 @@ func (r *Reconciler) moves(ctx context.Context, f *facts, mem *memory) (*v1alpha
 		mem.unmoved = m.now
 	}
 	if len(all) == 0 {
-		return nil, nil //nolint:nilnil // none is what there is
+		return nil, nil //nolint:nilnil // nil means none
 	}
 	return &m.out, nil
 }
 
-// mover moves the pods of a namespace, once.
+// mover moves the pods of a namespace in one reconcile.
 type mover struct {
 	r           *Reconciler
 	f           *facts
 	budget      gentle
-	looks       int
+	checked     int
 	before, now map[types.UID]string
 	out         v1alpha1.MisplacedPods
 }
@@ -144,10 +146,10 @@ func (m *mover) move(ctx context.Context, p *corev1.Pod) error {
 		m.stays(p, why)
 		return nil
 	}
-	if m.looks >= maxEvictions || !m.budget.take(p) {
+	if m.checked >= maxEvictions || !m.budget.take(p) {
 		return nil
 	}
-	m.looks++
+	m.checked++
 	var whole corev1.Pod
 	if err := m.r.Direct.Get(ctx, client.ObjectKeyFromObject(p), &whole); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -160,12 +162,12 @@ func (m *mover) move(ctx context.Context, p *corev1.Pod) error {
 	}
 	if why := notMoved(&m.f.offloading.Spec, &whole); why != "" {
 		m.stays(p, why)
-		m.r.Events.Eventf(p, nil, corev1.EventTypeWarning, "NotMoved", "Place", "its namespace's pods may not run here any more, and this one stays: %s", why)
+		m.r.Events.Eventf(p, nil, corev1.EventTypeWarning, "NotMoved", "Place", "its namespace's pods may no longer run here, and this one stays: %s", why)
 		return nil
 	}
-	refused, err := m.r.evict(ctx, verdict{&whole, "its namespace's pods may not run here any more; its controller makes another"}, "Moved")
+	refused, err := m.r.evict(ctx, verdict{&whole, "its namespace's pods may no longer run here; its controller creates another"}, "Moved")
 	if refused != "" {
-		m.say(p, refused)
+		m.report(p, refused)
 	}
 	return err
 }
@@ -173,14 +175,14 @@ func (m *mover) move(ctx context.Context, p *corev1.Pod) error {
 func (m *mover) stays(p *corev1.Pod, why string) {
 	m.out.Stay++
 	m.now[p.UID] = why
-	m.say(p, why)
+	m.report(p, why)
 }
 
-func (m *mover) say(p *corev1.Pod, why string) {
+func (m *mover) report(p *corev1.Pod, why string) {
 	m.out.Message = cmp.Or(m.out.Message, peering.Text(p.Name+": "+why, maxMessage))
 }
 
-// memory returns what is remembered of a namespace.
+// memory returns the state of a namespace, which it adds if necessary.
 func (r *Reconciler) memory(namespace string) *memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +197,7 @@ func (r *Reconciler) memory(namespace string) *memory {
 	return m
 }
 
-// knows says whether placement knows what the NamespaceOffloading says now.
+// knows reports whether placement has the NamespaceOffloading's current generation.
 func (m *memory) knows(f *facts) bool {
 	if m.since.IsZero() || m.generation != f.offloading.Generation {
 		m.generation, m.since, m.unmoved = f.offloading.Generation, f.now, nil
@@ -203,8 +205,8 @@ func (m *memory) knows(f *facts) bool {
 	return f.now.Sub(m.since) >= placementLag
 }
 
-// evict evicts a pod as it was seen: one that changed meanwhile stays. It returns what a disruption
-// budget says against it.
+// evict evicts a pod unless it changed since it was read. refused is the API server's message if a
+// disruption budget forbids it.
 func (r *Reconciler) evict(ctx context.Context, v verdict, reason string) (refused string, err error) {
 	err = r.Client.SubResource("eviction").Create(ctx, v.pod.DeepCopy(), &policyv1.Eviction{
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.pod.UID, ResourceVersion: &v.pod.ResourceVersion}},
@@ -220,13 +222,13 @@ func (r *Reconciler) evict(ctx context.Context, v verdict, reason string) (refus
 	return "", nil
 }
 
-// tell says of pods why they are not handed back, once while that stays the same.
-func (r *Reconciler) tell(m *memory, stay []verdict) {
-	told := map[types.UID]string{}
+// warnKept records why pods are not handed back as events, once per reason.
+func (r *Reconciler) warnKept(m *memory, stay []verdict) {
+	kept := map[types.UID]string{}
 	for _, v := range stay {
-		if told[v.pod.UID] = v.why; m.told[v.pod.UID] != v.why {
+		if kept[v.pod.UID] = v.why; m.kept[v.pod.UID] != v.why {
 			r.Events.Eventf(v.pod, nil, corev1.EventTypeWarning, "NotHandedBack", "Place", "the provider has no node for it, and it waits there: %s", v.why)
 		}
 	}
-	m.told = told
+	m.kept = kept
 }

@@ -3,23 +3,23 @@ package handback
 import "time"
 
 const (
-	// defaultAfter is for how long a pod waits for a node of its provider's before it is
-	// handed back. An autoscaler there takes minutes.
+	// defaultAfter is how long a pod waits for a node of its provider before it is handed back. An
+	// autoscaler there takes minutes.
 	defaultAfter = 5 * time.Minute
-	// firstPause is for how long a controller's new pods are kept away from a virtual node whose
-	// provider had no node for one; it doubles each time up to maxPause. What is over is
+	// firstPause is how long a controller's new pods are kept away from a virtual node whose
+	// provider had no node for one; it doubles each time up to maxPause. A pause that is over is
 	// remembered for as long again.
 	firstPause = 10 * time.Minute
 	maxPause   = 12 * time.Hour
-	// maxKept is how many controllers of a namespace are kept away at a time, each counted for each virtual node.
-	// Pods of others wait.
+	// maxKept is how many pairs of a controller and a virtual node from which it is kept away a namespace may
+	// have. Pods of others wait.
 	maxKept = 128
-	// maxEvictions is how many pods of a namespace are evicted at a look, for each of the two reasons.
+	// maxEvictions is how many pods of a namespace are evicted in one reconcile, for each of the two reasons.
 	maxEvictions = 50
-	// maxMessage is how many bytes the status says of why pods are not moved.
+	// maxMessage bounds the status's message about why pods are not moved.
 	maxMessage = 1024
-	// placementLag is for how long placement may not have heard of what the status says.
+	// placementLag is how long placement may take to see a change.
 	placementLag = 5 * time.Second
-	// lookAgain is how often a namespace is looked at.
-	lookAgain = 10 * time.Second
+	// reconcileInterval is how often a namespace is reconciled.
+	reconcileInterval = 10 * time.Second
 )

@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// misplaced says whether a pod runs where its namespace's strategy and selector would not let a new
-// one; node is the virtual node that it is on, nil for another.
+// misplaced reports whether a pod runs where its namespace's strategy and selector would not put a
+// new one; node is its virtual node, or nil if it is on another kind of node.
 func misplaced(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod, node *corev1.Node) bool {
 	selected := node != nil && selects(o.ClusterSelector, node)
 	switch placement.StrategyOf(p, o) {
@@ -28,8 +28,8 @@ func misplaced(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod, node *corev1.
 	return false
 }
 
-// selects says whether a selector selects a virtual node. Of one whose latency is not known yet
-// that does not speak.
+// selects reports whether a selector selects a virtual node. A latency that is not known yet does
+// not count against a node.
 func selects(s *metav1.LabelSelector, node *corev1.Node) bool {
 	if _, measured := node.Labels[v1alpha1.LabelLatency]; !measured {
 		s = placement.ByPeer(s)
@@ -37,8 +37,8 @@ func selects(s *metav1.LabelSelector, node *corev1.Node) bool {
 	return placement.Selects(s, node.Labels)
 }
 
-// candidates returns the pods that run where they may not, if these are moved: first those that
-// are not ready, which nobody misses.
+// candidates returns the pods that may not run where they do, if the policy moves them; those that
+// are not ready, and so serve no one, come first.
 func candidates(f *facts) (out []*corev1.Pod) {
 	if f.offloading.Spec.Misplaced != v1alpha1.MisplacedMove {
 		return nil
@@ -51,7 +51,7 @@ func candidates(f *facts) (out []*corev1.Pod) {
 		}
 		node := f.nodes[p.Spec.NodeName]
 		if node == nil && strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
-			continue // its node is being made again, or taken away
+			continue // its node is being created again, or removed
 		}
 		if misplaced(&f.offloading.Spec, p, node) {
 			out = append(out, p)
@@ -79,23 +79,23 @@ func serves(p *corev1.Pod) bool {
 	})
 }
 
-// notReplaced returns why nobody would replace a pod, or who does would mind, if that is so.
+// notReplaced returns why a pod's controller would not replace it, or should not have to; "" if it may.
 func notReplaced(p *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(p)
 	switch {
 	case owner == nil:
-		return "it has no controller that would make another: delete it and create it again to have it run elsewhere"
+		return "it has no controller that would create another: delete it and create it again, and it runs elsewhere"
 	case owner.Kind == "Job":
-		return "its Job would count it as failed: delete it to have it run elsewhere"
+		return "its Job would count it as failed: delete it, and another runs elsewhere"
 	case owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
-		return fmt.Sprintf("whether its %s would make another is not known: delete it to have it run elsewhere", owner.Kind)
+		return fmt.Sprintf("it is not known whether its %s would create another: delete it, and another may run elsewhere", owner.Kind)
 	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
 		return "it has a volume, which stays where it is"
 	}
 	return ""
 }
 
-// notMoved returns why a pod is not moved, if it is not. It has to be whole: a cache has a part.
+// notMoved returns why a pod is not moved; "" if it is. It needs the whole pod, not the cache's reduced one.
 func notMoved(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod) string {
 	if why := notReplaced(p); why != "" {
 		return why
@@ -106,8 +106,8 @@ func notMoved(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod) string {
 	return ""
 }
 
-// gentle bounds how many pods of a controller are moved at a time, also where nobody made a
-// disruption budget: while one in four, and at least one, does not serve, no more.
+// gentle bounds how many pods of a controller are moved at a time, even without a disruption
+// budget: none while a quarter of them, and at least one, does not serve.
 type gentle map[types.UID]*served
 
 type served struct{ pods, out int }
@@ -130,7 +130,7 @@ func gentleWith(pods []corev1.Pod) gentle {
 	return g
 }
 
-// take says whether one more may go, and counts it.
+// take reports whether one more pod may be moved, and counts it.
 func (g gentle) take(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(p)
 	if owner == nil || !serves(p) {

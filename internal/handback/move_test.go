@@ -100,7 +100,7 @@ func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(lookAgain)
+		now = now.Add(reconcileInterval)
 		var is v1alpha1.NamespaceOffloading
 		if err := evicting.Get(t.Context(), client.ObjectKeyFromObject(o), &is); err != nil {
 			t.Fatal(err)

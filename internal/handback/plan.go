@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// facts is all that the decision on a namespace depends on.
+// facts is everything on which the decision about a namespace depends.
 type facts struct {
 	now        time.Time
 	offloading *v1alpha1.NamespaceOffloading
@@ -22,28 +22,28 @@ type facts struct {
 	nodes      map[string]*corev1.Node // the virtual ones, by name
 }
 
-// decision is what is to be done about the pods of a namespace.
+// decision is what to do about the pods of a namespace.
 type decision struct {
 	kept  []v1alpha1.KeptAway
 	evict []verdict
 	stay  []verdict
 }
 
-// verdict is what becomes of a pod, and why.
+// verdict is the decision about a pod, with its reason.
 type verdict struct {
 	pod *corev1.Pod
 	why string
 }
 
-// decide says which pods go back, and from where their controllers' next ones are kept away. It
-// evicts none before placement knows that: the next would go where this one came from.
+// decide decides which pods are handed back, and from where their controllers' next ones are kept
+// away. It evicts none before placement knows that: the next pod would go where this one came from.
 func decide(f *facts) decision {
 	d := decision{kept: aged(f.offloading.Status.KeptAway, f.now)}
 	after, then := policyOf(f.offloading.Spec.Unschedulable)
 	for i := range f.pods {
 		p := &f.pods[i]
 		if d.comesBack(f, p) {
-			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time for which it was kept away from a virtual node is over"})
+			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time during which it was kept away from a virtual node is over"})
 			continue
 		}
 		waits := unscheduled(p)
@@ -64,8 +64,8 @@ func decide(f *facts) decision {
 	return d
 }
 
-// handBack evicts a pod if its controller's next one is kept away from its virtual node already,
-// and has it kept away if not.
+// handBack evicts a pod if its controller's next one is kept away from its virtual node already; if
+// not, it records that it has to be.
 func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 	owner, name := metav1.GetControllerOfNoCopy(p), node.Labels[corev1.LabelHostname]
 	i := slices.IndexFunc(d.kept, func(k v1alpha1.KeptAway) bool { return k.Owner == string(owner.UID) && k.Node == name })
@@ -88,21 +88,21 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 	k.Since, k.Until, k.Over = metav1.NewTime(now), metav1.NewTime(now.Add(pause(k.Times))), false
 }
 
-// comesBack says whether a pod waits for a node that was kept away from a virtual one until a time
-// that is over: its affinity cannot be changed, so another takes its place. Its controller's
-// new pods are not kept away any more, so that happens once.
+// comesBack reports whether a pod waits for a node although the time during which it was kept away
+// from a virtual one is over: its affinity cannot be changed, so another pod has to take its place.
+// Its controller's new pods are no longer kept away, so that happens once.
 func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(p)
 	if owner == nil || p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
 		return false
 	}
 	return slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
-		known := k.Until.Add(2 * placementLag) // by placement
+		known := k.Until.Add(2 * placementLag) // to placement
 		return k.Over && k.Owner == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Node)
 	})
 }
 
-// keptFrom says whether a pod's node affinity keeps it away from a virtual node.
+// keptFrom reports whether a pod's node affinity keeps it away from a virtual node.
 func keptFrom(p *corev1.Pod, node string) bool {
 	a := p.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -115,7 +115,7 @@ func keptFrom(p *corev1.Pod, node string) bool {
 	})
 }
 
-// aged returns those that are still to be remembered, in the form that they have now.
+// aged returns the entries that are still remembered, as they are at now.
 func aged(all []v1alpha1.KeptAway, now time.Time) []v1alpha1.KeptAway {
 	var out []v1alpha1.KeptAway
 	for _, k := range all {
@@ -142,8 +142,8 @@ func policyOf(u *v1alpha1.Unschedulable) (time.Duration, v1alpha1.UnschedulableA
 	return after, then
 }
 
-// unscheduled returns the condition of a pod that says that its provider took it and has no node
-// for it, nil if that is not so. Its time is when the provider took it.
+// unscheduled returns the condition that says that a pod's provider took it but has no node for it,
+// or nil. Its time is when the provider took the pod.
 func unscheduled(p *corev1.Pod) *corev1.PodCondition {
 	if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return nil
@@ -155,8 +155,8 @@ func unscheduled(p *corev1.Pod) *corev1.PodCondition {
 	return &p.Status.Conditions[i]
 }
 
-// node returns a virtual node whose provider answers. Of one that does not, nobody knows what
-// became of a pod meanwhile.
+// node returns a virtual node whose provider responds, or nil. If it does not, the state of its
+// pods is not known.
 func (f *facts) node(name string) *corev1.Node {
 	if n := f.nodes[name]; n != nil && ready(n) {
 		return n
@@ -170,8 +170,8 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
-// mustStay returns why a pod is not handed back, if it is not: nobody would make another, it would
-// cost its owner something, or the other could run nowhere.
+// mustStay returns why a pod is not handed back, or "": no controller would create another, its
+// owner would lose something, or the other could run nowhere.
 func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
 	if why := notReplaced(p); why != "" {
 		return why
@@ -182,8 +182,8 @@ func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
 	return ""
 }
 
-// otherNode says whether another virtual node would take the next pod, as far as its labels say: that
-// of another provider, or of another pool of the same one.
+// otherNode reports whether another virtual node would take the next pod, by its labels: one of
+// another provider, or of another pool of the same one.
 func (d *decision) otherNode(f *facts, p *corev1.Pod, at *corev1.Node) bool {
 	owner, wants := metav1.GetControllerOfNoCopy(p), nodeaffinity.GetRequiredNodeAffinity(p)
 	for _, n := range f.nodes {

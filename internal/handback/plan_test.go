@@ -225,7 +225,7 @@ func (w *world) look(replicas int) {
 		gone[v.pod.UID] = true
 	}
 	w.pods = slices.DeleteFunc(w.pods, func(p corev1.Pod) bool { return gone[p.UID] })
-	w.now = w.now.Add(lookAgain)
+	w.now = w.now.Add(reconcileInterval)
 }
 
 func (w *world) admit(p corev1.Pod) corev1.Pod {

@@ -14,11 +14,11 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// tellStranded says of pods that find no node that a volume of theirs is in another cluster, where
-// they may not run: placement keeps pods with claims at home, since it does not see where volumes are.
-// It says so once.
-func (r *Reconciler) tellStranded(ctx context.Context, f *facts, mem *memory) error {
-	told := map[types.UID]string{}
+// warnStranded records an event on pods that find no node because a volume of theirs is in another
+// cluster: placement keeps pods with claims at home, since it does not see where volumes are. It does
+// so once per claim.
+func (r *Reconciler) warnStranded(ctx context.Context, f *facts, mem *memory) error {
+	warned := map[types.UID]string{}
 	for i := range f.pods {
 		p := &f.pods[i]
 		strategy := placement.StrategyOf(p, &f.offloading.Spec)
@@ -32,7 +32,7 @@ func (r *Reconciler) tellStranded(ctx context.Context, f *facts, mem *memory) er
 		if claim == "" {
 			continue
 		}
-		if told[p.UID] = claim; mem.stranded[p.UID] == claim {
+		if warned[p.UID] = claim; mem.stranded[p.UID] == claim {
 			continue
 		}
 		var whole corev1.Pod
@@ -50,7 +50,7 @@ func (r *Reconciler) tellStranded(ctx context.Context, f *facts, mem *memory) er
 				"or move the volume here: entente move volume %s -n %s --to home",
 			claim, strategy, v1alpha1.AnnotationPodStrategy, v1alpha1.StrategyRemote, claim, p.Namespace)
 	}
-	mem.stranded = told
+	mem.stranded = warned
 	return nil
 }
 
@@ -60,14 +60,14 @@ func findsNoNode(p *corev1.Pod) bool {
 	})
 }
 
-// tolerates says whether a pod tolerates virtual nodes, as its author can write it.
+// tolerates reports whether a pod has a toleration for virtual nodes that a user can write.
 func tolerates(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
 		return (t.Key == "" || t.Key == v1alpha1.LabelVirtualNode) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule)
 	})
 }
 
-// claimAbroad returns a claim of a pod that is bound to a volume in another cluster; empty if there is none.
+// claimAbroad returns a claim of a pod that is bound to a volume in another cluster, or "".
 func (r *Reconciler) claimAbroad(ctx context.Context, p *corev1.Pod) (string, error) {
 	for i := range p.Spec.Volumes {
 		source := p.Spec.Volumes[i].PersistentVolumeClaim
