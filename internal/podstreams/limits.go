@@ -2,10 +2,10 @@ package podstreams
 
 import "time"
 
-// Limits of what a pod says.
+// Limits on errors of port-forwards.
 const (
-	// lastWordTimeout is how long a port-forward that ended may take to say why.
-	lastWordTimeout = 5 * time.Second
-	// maxProblem is how long what it then says may be.
+	// problemTimeout is how long a port-forward that ended may take to send the reason.
+	problemTimeout = 5 * time.Second
+	// maxProblem bounds that reason.
 	maxProblem = 1024
 )

@@ -1,4 +1,4 @@
-// Package podstreams reaches into pods, by the API server: logs, commands and forwarded ports.
+// Package podstreams streams logs, commands and forwarded ports of pods through the API server.
 package podstreams
 
 import (
@@ -29,14 +29,14 @@ import (
 
 // Streams opens streams into the pods of contracts.
 type Streams struct {
-	// find returns the pod here that is a consumer's of a contract; it is NotFound if there is none.
+	// find returns the pod here that runs a consumer's pod under a contract, or a NotFound error.
 	find func(ctx context.Context, contract string, pod peering.ObjectRef) (types.NamespacedName, error)
-	// cfg and pods are nil where there is no way to reach into pods.
+	// cfg and pods are nil if streams are not available.
 	cfg  *rest.Config
 	pods rest.Interface
 }
 
-// New returns Streams into what find finds. Without a cfg they all fail.
+// New returns Streams into the pods that find returns. Without a cfg they all fail.
 func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef) (types.NamespacedName, error)) (*Streams, error) {
 	if cfg == nil {
 		return &Streams{find: find}, nil
@@ -50,10 +50,10 @@ func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef)
 	return &Streams{find: find, cfg: cfg, pods: core.RESTClient()}, nil
 }
 
-// pod finds a pod to reach into.
+// pod returns the pod for a stream.
 func (s *Streams) pod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
 	if s.pods == nil {
-		return types.NamespacedName{}, errors.New("this agent has no way to reach into pods")
+		return types.NamespacedName{}, errors.New("this agent serves no logs, exec or port-forward")
 	}
 	return s.find(ctx, contract, ref)
 }
@@ -76,9 +76,9 @@ func (s *Streams) Logs(ctx context.Context, contract string, ref peering.ObjectR
 	return log, nil
 }
 
-// Exec runs a command in a container, or attaches to it if there is none, until
-// the process ends. An exit code is an exec.CodeExitError of
-// k8s.io/client-go/util/exec. It calls ready when there is a pod.
+// Exec runs a command in a container, or attaches to it if the command is empty, until the process
+// ends. An exit code is returned as an exec.CodeExitError of k8s.io/client-go/util/exec. It calls
+// ready once it has found the pod.
 func (s *Streams) Exec(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodExecOptions, streams remotecommand.StreamOptions, ready func()) error {
 	pod, err := s.pod(ctx, contract, ref)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Streams) Exec(ctx context.Context, contract string, ref peering.ObjectR
 	return executor.StreamWithContext(ctx, streams)
 }
 
-// Executor runs a command by a pod's subresource: over websocket or, where that does not pass, SPDY.
+// Executor runs a command through a pod's subresource: over WebSocket or, if that does not pass, SPDY.
 func Executor(cfg *rest.Config, u *url.URL) (remotecommand.Executor, error) {
 	overWebsocket, err := remotecommand.NewWebSocketExecutor(cfg, http.MethodGet, u.String())
 	if err != nil {
@@ -111,14 +111,13 @@ func Executor(cfg *rest.Config, u *url.URL) (remotecommand.Executor, error) {
 	return remotecommand.NewFallbackExecutor(overWebsocket, overSPDY, upgradeFailed)
 }
 
-// upgradeFailed says whether the API server, or a proxy before it, does not
-// speak websocket.
+// upgradeFailed reports whether the API server, or a proxy before it, does not support WebSocket.
 func upgradeFailed(err error) bool {
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 }
 
-// PortForward carries one connection to a port of a pod, until either end closes
-// it. It closes rw, and calls ready when there is a pod.
+// PortForward carries one connection to a port of a pod, until either end closes it. It closes rw,
+// and calls ready once it has found the pod.
 func (s *Streams) PortForward(ctx context.Context, contract string, ref peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error {
 	defer rw.Close()
 	pod, err := s.pod(ctx, contract, ref)
@@ -144,8 +143,8 @@ func (s *Streams) PortForward(ctx context.Context, contract string, ref peering.
 	return carry(ctx, conn, port, rw)
 }
 
-// carry joins rw with a port, over the two streams of the protocol: one for
-// data, one on which the other end says what went wrong.
+// carry connects rw to a port, over the two streams of the protocol: one for data, and one on which
+// the other end reports an error.
 func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.ReadWriteCloser) error {
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(int(port)))
@@ -169,7 +168,7 @@ func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.Re
 	}()
 	go func() {
 		_, _ = io.Copy(data, rw)
-		// Half-closed: the port may still have something to say.
+		// Half-closed: the port may still send data.
 		_ = data.Close()
 	}()
 	done := make(chan error, 1)
@@ -185,10 +184,10 @@ func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.Re
 		err = errors.New("the connection to the pod was lost")
 	case err = <-done:
 	}
-	// What is not sent yet must not keep the other end from saying what went wrong.
+	// Data that was not sent yet must not keep the other end from reporting an error.
 	_ = data.Reset()
 	rw.Close()
-	late := time.NewTimer(lastWordTimeout)
+	late := time.NewTimer(problemTimeout)
 	defer late.Stop()
 	select {
 	case problem := <-said:

@@ -3,11 +3,11 @@ package podwatch
 import "time"
 
 const (
-	// maxLeft is how many pods of a contract are remembered that went a moment ago,
-	// and leftKept for how long: longer than it takes to tell a consumer what is held.
+	// maxLeft is how many recently deleted pods of a contract are remembered, and leftKept how
+	// long: longer than it takes to list to a consumer what it has here.
 	maxLeft  = 256
 	leftKept = 5 * time.Minute
-	// maxLeftBytes is how many bytes their last statuses have in all. Of older ones it is known
-	// only that they went.
+	// maxLeftBytes bounds their last statuses together. Of older pods only the deletion is
+	// remembered.
 	maxLeftBytes = 1 << 20
 )

@@ -1,4 +1,4 @@
-// Package podwatch tells those who watch a contract's pods at their provider which of them to look at.
+// Package podwatch notifies the watches of a contract's pods, at their provider, which of them changed.
 package podwatch
 
 import (
@@ -12,18 +12,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Hub tells those who watch a contract which of its pods to look at.
+// Hub notifies the watches of a contract which of its pods changed.
 type Hub struct {
 	now func() time.Time
 
 	mu   sync.Mutex
 	subs map[*Watch]struct{}
-	// left is, by contract, the pods that went a moment ago. Who begins to watch was
-	// told before what is held, and hears of what went in between.
+	// left has the recently deleted pods by contract. A consumer gets the list of what it has here
+	// before its watch begins, and pods may be deleted in between.
 	left map[string][]leftPod
 }
 
-// leftPod is a pod of which there is nothing here any more.
+// leftPod is a pod that was deleted here.
 type leftPod struct {
 	peering.PodStatus
 	at time.Time
@@ -32,7 +32,7 @@ type leftPod struct {
 // Watch is one watch of a contract.
 type Watch struct {
 	contract string
-	// Event is called with what happens to a pod of the contract.
+	// Event is called with each event of a pod of the contract.
 	Event func(peering.PodEvent)
 
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ type Watch struct {
 	Over notify.Channel
 }
 
-// New returns a Hub that nobody watches yet.
+// New returns a Hub without watches.
 func New() *Hub {
 	return &Hub{now: time.Now, subs: make(map[*Watch]struct{}), left: make(map[string][]leftPod)}
 }
@@ -68,14 +68,14 @@ func (h *Hub) Subscribe(contract string, event func(peering.PodEvent)) (w *Watch
 	}
 }
 
-// Each calls a function with each watch of a contract.
+// Each calls f with each watch of a contract.
 func (h *Hub) Each(contract string, f func(*Watch)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.eachLocked(contract, f)
 }
 
-// Watched says whether anybody watches a contract.
+// Watched reports whether a contract has a watch.
 func (h *Hub) Watched(contract string) (watched bool) {
 	h.Each(contract, func(*Watch) { watched = true })
 	return watched
@@ -89,7 +89,7 @@ func (h *Hub) eachLocked(contract string, f func(*Watch)) {
 	}
 }
 
-// End has the watches of the contracts end for which f returns true.
+// End ends the watches of the contracts for which f returns true.
 func (h *Hub) End(f func(contract string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,12 +100,12 @@ func (h *Hub) End(f func(contract string) bool) {
 	}
 }
 
-// Touch has a pod of a contract looked at.
+// Touch notifies the watches of a contract that a pod changed.
 func (h *Hub) Touch(contract string, key types.NamespacedName) {
 	h.Each(contract, func(s *Watch) { s.Touch(key) })
 }
 
-// Gone tells that there is nothing of a pod here. last has its last status, as far as that is known.
+// Gone notifies the watches of a contract that a pod was deleted. last has its last status, if that is known.
 func (h *Hub) Gone(contract string, last peering.PodStatus) {
 	last.Gone = true
 	h.mu.Lock()
@@ -128,8 +128,8 @@ func (h *Hub) Gone(contract string, last peering.PodStatus) {
 	h.left[contract] = left
 }
 
-// prune forgets what went too long ago, and returns what is left of a contract. The
-// lock is held.
+// prune forgets pods that were deleted too long ago, and returns those of a contract. The lock is
+// held.
 func (h *Hub) prune(contract string) []leftPod {
 	since := h.now().Add(-leftKept)
 	for c, pods := range h.left {
@@ -148,7 +148,7 @@ func (s *Watch) leave(last peering.PodStatus) {
 	s.Wake.Notify()
 }
 
-// Touch has a pod looked at.
+// Touch notifies the watch that a pod changed.
 func (s *Watch) Touch(key types.NamespacedName) {
 	s.mu.Lock()
 	s.dirty[key] = struct{}{}
@@ -156,7 +156,7 @@ func (s *Watch) Touch(key types.NamespacedName) {
 	s.Wake.Notify()
 }
 
-// Take returns which pods are to be looked at, and the last statuses of those of which there is nothing any more.
+// Take returns, once, the pods that changed, and the last statuses of those that were deleted.
 func (s *Watch) Take() (dirty map[types.NamespacedName]struct{}, gone []peering.PodStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

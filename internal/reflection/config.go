@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ReadConfig decodes what of a ConfigMap or Secret crosses: its data, and a
-// Secret's type. Nothing here is immutable, so that it can follow its original.
+// ReadConfig decodes a consumer's ConfigMap or Secret: its data, and a Secret's type. The result is
+// never immutable, so that it can follow its original.
 func ReadConfig(o peering.Object) (client.Object, error) {
 	if o.Ref.Kind == peering.KindConfigMap {
 		var in corev1.ConfigMap
@@ -30,13 +30,13 @@ func ReadConfig(o peering.Object) (client.Object, error) {
 	}
 	var in corev1.Secret
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
-		// What json says may quote the secret.
+		// The error of encoding/json may quote the secret.
 		return nil, invalid("%s is not a Secret in JSON", o.Ref)
 	}
-	// Secrets of these types make a cluster's controllers act: they would write a
-	// credential of this cluster into it, or take it for one.
+	// Controllers act on Secrets of these types: they would write a credential of this cluster into
+	// it, or accept it as one.
 	if in.Type == corev1.SecretTypeServiceAccountToken || strings.HasPrefix(string(in.Type), "bootstrap.kubernetes.io/") {
-		return nil, invalid("%s is of type %s, and no cluster credential crosses", o.Ref, in.Type)
+		return nil, invalid("%s is of type %s, a cluster credential, which does not cross", o.Ref, in.Type)
 	}
 	out := &corev1.Secret{Type: in.Type, Data: in.Data}
 	for k, v := range in.StringData {
@@ -51,7 +51,7 @@ func ReadConfig(o peering.Object) (client.Object, error) {
 	return out, nil
 }
 
-// Content returns a hash of what is in a ConfigMap or Secret.
+// Content returns a hash of the contents of a ConfigMap or Secret.
 func Content(o client.Object) string {
 	h := sha256.New()
 	switch o := o.(type) {
@@ -73,11 +73,11 @@ func addContent[V string | []byte](h hash.Hash, data map[string]V) {
 	}
 }
 
-// Replaces says whether have has to be deleted and created again to become want.
+// Replaces reports whether have has to be deleted and created again to become want.
 func Replaces(have, want client.Object) bool {
 	switch h := have.(type) {
 	case *corev1.ConfigMap:
-		return ptr.Deref(h.Immutable, false) // somebody made it so
+		return ptr.Deref(h.Immutable, false) // another writer set it
 	case *corev1.Secret:
 		return h.Type != want.(*corev1.Secret).Type || ptr.Deref(h.Immutable, false)
 	case *corev1.Service:

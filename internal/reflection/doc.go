@@ -1,4 +1,5 @@
-// Package reflection makes Services, ConfigMaps and Secrets here of what a consumer says of its own:
-// it reads them, keeps on Services what was said of them, and writes their EndpointSlices. Which pods
-// and addresses endpoints are here, and which contract holds what, is the business of internal/offload.
+// Package reflection creates Services, ConfigMaps and Secrets here from a consumer's: it decodes them,
+// keeps the consumer's form of a Service in an annotation, and writes EndpointSlices. Package
+// internal/offload knows which pods and addresses the endpoints are here, and which contract holds an
+// object.
 package reflection

@@ -1,11 +1,11 @@
 package reflection
 
-// Limits of what a consumer can have reflected.
+// Limits on what a consumer can have reflected.
 const (
 	// maxServicePorts is how many ports a reflected Service may have.
 	maxServicePorts = 100
-	// MaxNote is the largest object, compressed if it is larger than plainNote, that fits the
-	// annotation in which it is kept; annotations of an object have 256 KiB in all.
+	// MaxNote bounds an object in its annotation, compressed if it is larger than plainNote; the
+	// annotations of an object have 256 KiB together.
 	MaxNote   = 224 << 10
 	plainNote = 16 << 10
 )

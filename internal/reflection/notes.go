@@ -15,10 +15,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// gzipped begins a note that is compressed, and in base64.
+// gzipped is the prefix of a note that is compressed, and in base64.
 const gzipped = "gzip:"
 
-// Pack returns what is kept of an object on it, compressed if it is large.
+// Pack returns the note for an object, compressed if it is large.
 func Pack(plain []byte) (string, error) {
 	if len(plain) <= plainNote {
 		return string(plain), nil
@@ -28,7 +28,7 @@ func Pack(plain []byte) (string, error) {
 	text := base64.NewEncoder(base64.StdEncoding, &out)
 	small := gzip.NewWriter(text)
 	if _, err := small.Write(plain); err != nil {
-		return "", err //nolint:wrapcheck // the caller says of what
+		return "", err //nolint:wrapcheck // the caller names the object
 	}
 	if err := errors.Join(small.Close(), text.Close()); err != nil {
 		return "", err
@@ -44,7 +44,7 @@ func Unpack(note string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decompress it: %w", err)
 		}
-		// What was taken had no more than that, whatever somebody made of it since.
+		// What was accepted was no larger; another writer may have changed the note since.
 		if plain, err = io.ReadAll(io.LimitReader(small, 2*wire.MaxObjectBytes)); err != nil {
 			return nil, fmt.Errorf("decompress it: %w", err)
 		}
@@ -52,7 +52,7 @@ func Unpack(note string) ([]byte, error) {
 	return plain, nil
 }
 
-// Note reads what is noted on a Service.
+// Note decodes the note on a Service.
 func Note(svc metav1.Object) (in peering.ServiceObject, err error) {
 	note, err := Unpack(svc.GetAnnotations()[NoteService])
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// NoteService is the annotation that keeps a reflected Service as the consumer described it.
+// NoteService is the annotation with the consumer's form of a reflected Service.
 const NoteService = "entente.dev/service"
 
 func invalid(format string, args ...any) *peering.Refusal {
 	return &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf(format, args...)}
 }
 
-// ReadService makes a Service without a selector, which notes what the consumer
-// said of it, and says what it counts.
+// ReadService decodes a consumer's Service into one without a selector and with a note, and returns
+// what it counts.
 func ReadService(o peering.Object) (s *corev1.Service, item stock.Item, err error) {
 	var in peering.ServiceObject
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
@@ -73,21 +73,21 @@ func ReadService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	return s, Count(in), nil
 }
 
-// checkExternal says why a Service cannot stand for another name. It is kept as a
-// headless Service without endpoints, never of the type ExternalName: this cluster's own DNS,
-// and whatever else reads its Services, must not be led to where a consumer says.
+// checkExternal checks a Service with an external name. It becomes a headless Service without
+// endpoints, never one of type ExternalName: this cluster's own DNS, and other readers of its
+// Services, must not follow a name that a consumer chose.
 func checkExternal(in peering.ServiceObject) error {
 	if in.ExternalName == "" {
 		return nil
 	}
 	if n := len(in.Ports) + len(in.Endpoints); n > 0 {
-		return fmt.Errorf("it stands for another name, and has %d ports and endpoints of its own", n)
+		return fmt.Errorf("it is an alias of another name, and has %d ports and endpoints of its own", n)
 	}
-	return peering.CheckExternalName(in.ExternalName) //nolint:wrapcheck // the caller says of what
+	return peering.CheckExternalName(in.ExternalName) //nolint:wrapcheck // the caller names the object
 }
 
-// Count returns what a Service counts besides its bytes. An EndpointSlice
-// holds endpoints of one family and cluster with the same ports.
+// Count returns what a Service counts in addition to its bytes. An EndpointSlice has endpoints of
+// one family and cluster with the same ports.
 func Count(in peering.ServiceObject) stock.Item {
 	i := stock.Item{Ports: len(in.Ports), Endpoints: len(in.Endpoints)}
 	groups := make(map[string]int)

@@ -17,8 +17,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Preferred returns the endpoints that a Service leads to here, where the pods with these
-// addresses are. kube-proxy goes by what is in EndpointSlices, on nodes without a zone, too.
+// Preferred returns the endpoints that a Service uses here, given the addresses of pods that run
+// here. It decides by leaving endpoints out of the EndpointSlices, so that it works on nodes
+// without a zone, too.
 func Preferred(in peering.ServiceObject, ips map[string]netip.Addr) []peering.ServiceEndpoint {
 	if !in.OwnFirst || in.Headless {
 		return in.Endpoints
@@ -41,7 +42,7 @@ type Slices struct {
 	Client client.Client
 }
 
-// Write has the EndpointSlices that are wanted of a Service in place of those that it has.
+// Write replaces the EndpointSlices have of a Service by want.
 func (s Slices) Write(ctx context.Context, want, have []*discoveryv1.EndpointSlice) error {
 	existing := make(map[string]*discoveryv1.EndpointSlice, len(have))
 	for _, h := range have {
@@ -90,7 +91,8 @@ func (s Slices) write(ctx context.Context, have, want *discoveryv1.EndpointSlice
 	return nil
 }
 
-// writeUnseen writes an EndpointSlice that is there, though the cache does not show it yet. One that is another's stays.
+// writeUnseen updates an EndpointSlice that exists but is not in the cache yet. It leaves one of another
+// owner alone.
 func (s Slices) writeUnseen(ctx context.Context, want *discoveryv1.EndpointSlice) error {
 	have := &discoveryv1.EndpointSlice{}
 	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
@@ -107,7 +109,7 @@ func sameOwner(a, b metav1.Object) bool {
 	return x != nil && y != nil && x.UID == y.UID
 }
 
-// Delete takes the EndpointSlices of a Service away.
+// Delete deletes the EndpointSlices of a Service.
 func (s Slices) Delete(ctx context.Context, svc *corev1.Service) error {
 	var list discoveryv1.EndpointSliceList
 	if err := s.Client.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabels{

@@ -1,4 +1,4 @@
-// Package servingcert is the serving certificate of the kubelet endpoint of virtual nodes.
+// Package servingcert gets and renews the serving certificate of the virtual nodes' kubelet endpoint.
 package servingcert
 
 import (
@@ -31,28 +31,27 @@ type Config struct {
 	// Client may create certificate signing requests, and approve those for the
 	// signer kubernetes.io/kubelet-serving.
 	Client kubernetes.Interface
-	// NodeName is the name after system:node: that the certificate has.
+	// NodeName is the name after system:node: in the certificate.
 	NodeName string
-	// Addresses returns where the endpoint is reached now. The certificate is made
-	// again when that changes.
+	// Addresses returns the current addresses of the endpoint. A new certificate is requested when
+	// they change.
 	Addresses func() []netip.Addr
 }
 
-// Certificate is the certificate of the kubelet endpoint: issued by the
-// cluster as those of kubelets are, renewed in time and when the address
-// changes. Until the first one is issued, or where nothing issues them, it is
-// self-signed: that serves an API server that does not check kubelets, as is the
-// default, and no other.
+// Certificate is the certificate of the kubelet endpoint. The cluster issues it as it does those of
+// kubelets; it is renewed in time and when the address changes. Until the first one is issued, or
+// if nothing issues them, it is self-signed, which only an API server accepts that does not verify
+// kubelets, as is the default.
 type Certificate struct {
 	cfg     Config
 	manager atomic.Pointer[certificate.Manager]
 
 	mu   sync.Mutex
 	self *tls.Certificate
-	ips  string // those that self is for
+	ips  string // the addresses of self
 }
 
-// New returns a certificate that is self-signed until Run.
+// New returns a certificate that is self-signed until Run gets an issued one.
 func New(cfg Config) (*Certificate, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Addresses == nil {
 		return nil, errors.New("a serving certificate needs a Client, a NodeName and Addresses")
@@ -60,7 +59,7 @@ func New(cfg Config) (*Certificate, error) {
 	return &Certificate{cfg: cfg}, nil
 }
 
-// Run asks for certificates until ctx ends, and then returns nil.
+// Run requests certificates until ctx ends, and then returns nil.
 func (s *Certificate) Run(ctx context.Context) error {
 	m, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) {
@@ -83,7 +82,7 @@ func (s *Certificate) Run(ctx context.Context) error {
 	return nil
 }
 
-// template returns the request for a certificate, nil while there is no address.
+// template returns the request for a certificate, or nil while there is no address.
 func (s *Certificate) template() *x509.CertificateRequest {
 	ips := s.addresses()
 	if len(ips) == 0 {
@@ -161,12 +160,12 @@ func (m *memoryStore) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	return m.cert, nil
 }
 
-// approvingClient approves each signing request that it makes, and no other: it
-// has just made that one, so nobody else can have.
+// approvingClient approves each signing request that it creates, in the same call, and no other: so
+// no other client's request is approved.
 type approvingClient struct{ kubernetes.Interface }
 
-// IsWatchListSemanticsUnSupported tells client-go what the wrapped client tells
-// it, if that says anything.
+// IsWatchListSemanticsUnSupported passes on what the wrapped client reports to client-go, if it
+// does.
 func (c *approvingClient) IsWatchListSemanticsUnSupported() bool {
 	w, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
 	return ok && w.IsWatchListSemanticsUnSupported()
