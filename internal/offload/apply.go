@@ -100,7 +100,7 @@ func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o 
 		case peering.KindPod:
 			return p.applyPod(ctx, contract, c, o)
 		}
-		return refuse(peering.RefusedInvalid, false, "%s is not of a kind that crosses", o.Ref)
+		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", o.Ref)
 	})
 }
 
@@ -476,7 +476,7 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 		case peering.KindPod:
 			return p.deletePod(ctx, contract, c, ref, grace)
 		}
-		return refuse(peering.RefusedInvalid, false, "%s is not of a kind that crosses", ref)
+		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", ref)
 	})
 }
 

@@ -125,7 +125,7 @@ func (p *Provider) recountPod(ctx context.Context, o *api.OffloadedPod) error {
 	}
 	// Not from the cache, which may show the pod before the resize.
 	pod, err := p.askPod(ctx, o)
-	if err != nil || pod == nil || string(pod.UID) != o.Status.PodUID || !podspec.Settled(&t.Spec, pod) {
+	if err != nil || pod == nil || string(pod.UID) != o.Status.PodUID || !podspec.ResizeDone(&t.Spec, pod) {
 		return err
 	}
 	need, err := podspec.Demand(&t.Spec)

@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Template is what of a pod crosses: the JSON of an OffloadedPod's template.
+// Template is the part of a pod that is sent: the JSON of an OffloadedPod's template.
 type Template struct {
 	Metadata struct {
 		Labels      map[string]string `json:"labels,omitempty"`
@@ -25,63 +25,63 @@ type Template struct {
 }
 
 const (
-	// fieldPrefix begins the annotations that keep the value of a label or annotation
-	// that a pod reads of itself and that does not cross by its own name.
+	// fieldPrefix begins the annotations with the values of labels and annotations that a pod reads
+	// of itself and that are not kept under their own keys.
 	fieldPrefix                      = "field.entente.dev/"
 	privileged  api.PodSecurityLevel = "privileged"
 )
 
-// Terms is what Admit has to know of the contract.
+// Terms is what Admit needs to know about the contract.
 type Terms struct {
 	// Peer is the consumer.
 	Peer peering.ClusterID
-	// PodSecurity is the level that pods have to meet; empty is restricted.
+	// PodSecurity is the level that pods have to meet; "" means restricted.
 	PodSecurity api.PodSecurityLevel
-	// NodeSelector is labels that the nodes have on which its pods run.
+	// NodeSelector selects the nodes on which its pods run.
 	NodeSelector map[string]string
-	// Tolerations is of taints of these nodes.
+	// Tolerations are for taints of these nodes.
 	Tolerations []corev1.Toleration
-	// RuntimeClasses is those that its pods may name.
+	// RuntimeClasses are those that its pods may name.
 	RuntimeClasses []string
-	// Classes is which classes of this cluster others of the consumer's are.
+	// Classes maps the consumer's classes to classes of this cluster.
 	Classes Classes
-	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.
+	// HomeAPI is how pods reach the API server of their home; nil means not at all.
 	HomeAPI *HomeAPI
-	// Was is the pod as it was admitted, nil if it is new: its classes stay.
+	// Was is the pod as it was admitted, whose classes it keeps; nil means that it is new.
 	Was *corev1.PodSpec
 }
 
 // appArmor annotations are the exception: Pod Security checks them.
 const appArmor = "container.apparmor.security.beta.kubernetes.io"
 
-// ForeignKey says whether a label or annotation may speak to a controller of
-// this cluster, which is not a peer's to do: a cloud role, a secret, a sidecar.
-// Nobody can list all such controllers, so every key with a domain counts, but
-// for the recommended labels, which name an application and nothing else.
+// ForeignKey reports whether a controller of this cluster may act on a label or annotation, which a
+// peer must not cause: a cloud role, a secret, a sidecar. No list of such controllers can be
+// complete, so every key with a domain counts, except for the recommended labels, which only name
+// an application.
 func ForeignKey(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	return ok && (domain != "app.kubernetes.io" || key == api.LabelManaged)
 }
 
-// Admit makes a consumer's pod one of this cluster, in place. It decides
-// alone what may stay, whatever the consumer has taken away before:
+// Admit turns a consumer's pod into one of this cluster, in place. It does not rely on what the
+// consumer has removed before:
 //
 //	dropped    node name, node selector and node affinity, service account and its
 //	           token, scheduler, scheduling gates and groups, readiness gates, overhead, eviction
 //	           responders, tolerations of all but unreachable nodes, annotations
-//	           with a domain, wishes by topologies that not every cluster has
+//	           with a domain, preferences by topologies that not every cluster has
 //	rewritten  classes of runtime and priority, as the provider's policy maps them, and
-//	           priorities that it does not map to none; labels with a domain, and selectors of them, to keys on which nobody
+//	           priorities that it does not map to none; labels with a domain, and selectors of them, to keys on which no controller
 //	           here acts; namespaces in affinity, to those of the consumer; references
 //	           to labels and annotations, so that they still have their values
 //	added      only on nodes with the labels that the contract names, whose taints are
 //	           tolerated as the provider says, and never on a virtual node, so that a
 //	           pod is not passed on to another provider; no more than MaxGrace to end
 //	refused    runtime classes that neither the contract names nor the policy maps, resource claims,
-//	           demands by other topologies, and every kind of volume but those of
+//	           requirements by other topologies, and every kind of volume but those of
 //	           checkVolume
 //
-// What is left is for Pod Security and the API server to judge.
+// Pod Security and the API server check the rest.
 func Admit(t *Template, c Terms) error {
 	fields := keepFields(t)
 	maps.DeleteFunc(t.Metadata.Annotations, func(k, _ string) bool { return ForeignKey(k) && !strings.HasPrefix(k, appArmor+"/") })
@@ -93,14 +93,14 @@ func Admit(t *Template, c Terms) error {
 		return err
 	}
 	if len(s.ResourceClaims) > 0 {
-		return fmt.Errorf("resource claim %s stays in the consumer's cluster; take resourceClaims away", s.ResourceClaims[0].Name)
+		return fmt.Errorf("resource claim %s stays in the consumer's cluster; remove resourceClaims", s.ResourceClaims[0].Name)
 	}
 	for i := range s.Volumes {
 		if err := checkVolume(&s.Volumes[i], c.PodSecurity); err != nil {
 			return err
 		}
 	}
-	// Which nodes, is for the contract to say.
+	// The contract decides on which nodes it runs.
 	s.NodeName, s.NodeSelector = "", nil
 	var err error
 	if s.Affinity, err = admitAffinity(s.Affinity, c.Peer); err != nil {
@@ -124,16 +124,16 @@ func Admit(t *Template, c Terms) error {
 	return nil
 }
 
-// keepTolerations keeps how long a pod stays on a node that is away. Every other
-// taint is the provider's way of keeping pods off a node, and which of them do not keep off
-// a consumer's it says itself.
+// keepTolerations keeps only the tolerations for unreachable nodes. Every other taint is the
+// provider's way to keep pods off a node, and its own Tolerations say which a consumer's pods
+// tolerate.
 func keepTolerations(in []corev1.Toleration) []corev1.Toleration {
 	return deleteIf(in, func(t *corev1.Toleration) bool {
 		return t.Key != corev1.TaintNodeNotReady && t.Key != corev1.TaintNodeUnreachable
 	})
 }
 
-// keepToNodes has a pod placed on a node with these labels, and not on a virtual one.
+// keepToNodes restricts a pod to nodes with these labels that are not virtual.
 func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
 	wanted := []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -145,9 +145,9 @@ func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
 	}}
 }
 
-// keepFields has what the pod reads of its own labels and annotations that are
-// about to be dropped read of annotations of ours instead, which it returns: no
-// controller acts on these, whatever a consumer's key was.
+// keepFields redirects the pod's references to its own labels and annotations that are about to be
+// dropped to annotations of ours, which it returns: no controller acts on these, whatever the
+// consumer's key was.
 func keepFields(t *Template) map[string]string {
 	kept := make(map[string]string)
 	keep := func(ref *corev1.ObjectFieldSelector) {
@@ -171,7 +171,7 @@ func keepFields(t *Template) map[string]string {
 		case strings.HasPrefix(key, homeAPIPrefix):
 			return // it is written later, by this cluster
 		}
-		// Also where it has no value yet: what a pod's containers are cannot be changed later.
+		// Even without a value yet: a pod's containers cannot be changed later.
 		ref.FieldPath = "metadata.annotations['" + name + "']"
 	}
 	files := func(items []corev1.DownwardAPIVolumeFile) {
@@ -202,7 +202,7 @@ func keepFields(t *Template) map[string]string {
 	return kept
 }
 
-// fieldKey returns what metadata.labels['key'] or metadata.annotations['key'] names.
+// fieldKey splits metadata.labels['key'] or metadata.annotations['key'].
 func fieldKey(path string) (of, key string, ok bool) {
 	rest, ok := strings.CutPrefix(path, "metadata.")
 	if !ok {
@@ -213,9 +213,9 @@ func fieldKey(path string) (of, key string, ok bool) {
 	return of, key, ok && end && (of == "labels" || of == "annotations")
 }
 
-// checkVolume refuses volumes that would reach beyond the pod's own namespace:
-// this cluster's storage, its nodes' file systems and networks, and its
-// credentials. Which claims a consumer has here is not decided by the pod.
+// checkVolume refuses volumes that would reach beyond the pod's own namespace: this cluster's
+// storage, its nodes' file systems and networks, and its credentials. It does not check claims,
+// which are not part of the pod.
 func checkVolume(v *corev1.Volume, level api.PodSecurityLevel) error {
 	src := v.VolumeSource
 	switch {
@@ -223,7 +223,7 @@ func checkVolume(v *corev1.Volume, level api.PodSecurityLevel) error {
 		for _, p := range src.Projected.Sources {
 			switch {
 			case p.ServiceAccountToken != nil:
-				return fmt.Errorf("volume %s projects a service account token, and no credential of this cluster is given to a peer", v.Name)
+				return fmt.Errorf("volume %s projects a service account token, and a peer gets no credential of this cluster", v.Name)
 			case p.Secret == nil && p.ConfigMap == nil && p.DownwardAPI == nil:
 				return fmt.Errorf("volume %s projects something else than a Secret, a ConfigMap or the downward API", v.Name)
 			}
@@ -234,7 +234,7 @@ func checkVolume(v *corev1.Volume, level api.PodSecurityLevel) error {
 	case src.HostPath != nil && level == privileged:
 		return nil
 	case src == (corev1.VolumeSource{}):
-		// An empty source is an emptyDir.
+		// An empty source means emptyDir.
 		return nil
 	}
 	return fmt.Errorf("volume %s is of a kind that does not cross; use emptyDir, configMap, secret, projected, downwardAPI or image", v.Name)

@@ -15,16 +15,15 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// topology says whether a label of nodes means the same in every cluster: by these a pod may
-// seek, shun or spread over others at a provider. Of any other one, a pod that asks for it
-// would learn whether the provider's nodes have it.
+// topology reports whether a label of nodes means the same in every cluster. Only by these may a
+// pod's affinity, anti-affinity and spread work at a provider: with any other, a pod would reveal
+// whether the provider's nodes have the label.
 func topology(key string) bool {
 	return key == corev1.LabelHostname || key == corev1.LabelTopologyZone || key == corev1.LabelTopologyRegion
 }
 
-// keepPodTerms returns an affinity to pods with the terms that are kept, which keep may
-// change, nil if there are none. It does not change its argument, and leaves out what the
-// affinity says of nodes.
+// keepPodTerms returns the pod terms of an affinity for which keep returns true, as keep may have
+// changed them, or nil if there are none. It drops node affinity, and does not change its argument.
 func keepPodTerms(in *corev1.Affinity, keep func(t *corev1.PodAffinityTerm, required bool) bool) *corev1.Affinity {
 	if in == nil {
 		return nil
@@ -52,10 +51,10 @@ func keepPodTerms(in *corev1.Affinity, keep func(t *corev1.PodAffinityTerm, requ
 	return &out
 }
 
-// affinityAbroad returns what of a pod's affinity its provider is to keep to: which pods it
-// seeks and shuns on the hosts, zones and regions there. What it says of nodes, and of other
-// topologies, is about home's nodes, of which the virtual node is one: the home scheduler
-// has seen to that. Of a wish that cannot be told abroad a note says so; a demand is refused
+// affinityAbroad returns the part of a pod's affinity that its provider has to follow: affinity and
+// anti-affinity to pods on the hosts, zones and regions there. Node affinity, and other topologies,
+// are about home's nodes, of which the virtual node is one: the home scheduler has applied them. A
+// preference that cannot be expressed abroad becomes a note; a requirement is refused
 // (affinityProblems).
 func affinityAbroad(in *corev1.Affinity, labels map[string]string) (out *corev1.Affinity, notes []string) {
 	out = keepPodTerms(in, func(t *corev1.PodAffinityTerm, _ bool) bool {
@@ -74,7 +73,7 @@ func affinityAbroad(in *corev1.Affinity, labels map[string]string) (out *corev1.
 	return out, notes
 }
 
-// affinityProblems returns which demands of an affinity cannot be told abroad.
+// affinityProblems returns the requirements of an affinity that cannot be expressed abroad.
 func affinityProblems(a *corev1.Affinity) (out []string) {
 	keepPodTerms(a, func(t *corev1.PodAffinityTerm, required bool) bool {
 		if _, err := spacesOf(t); err != nil && required && topology(t.TopologyKey) {
@@ -85,15 +84,15 @@ func affinityProblems(a *corev1.Affinity) (out []string) {
 	return out
 }
 
-// admitAffinity returns what of a consumer's affinity holds here: among its own pods, by
-// topologies that every cluster has. A pod that shuns those of others keeps them from being
-// scheduled, so namespaces are those of the consumer, whatever it says.
+// admitAffinity returns the part of a consumer's affinity that applies here: among its own pods, by
+// topologies that every cluster has. Anti-affinity to others' pods would keep them from being
+// scheduled, so the terms are always restricted to the consumer's namespaces.
 func admitAffinity(in *corev1.Affinity, peer peering.ClusterID) (out *corev1.Affinity, err error) {
 	terms := 0
 	out = keepPodTerms(in, func(t *corev1.PodAffinityTerm, required bool) bool {
 		problem := error(nil)
 		if !topology(t.TopologyKey) {
-			problem = fmt.Errorf("has the topology %q, and pods of consumers seek and shun others by %s, %s and %s", t.TopologyKey, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion)
+			problem = fmt.Errorf("has the topology %q; pods of consumers may use %s, %s and %s", t.TopologyKey, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion)
 		}
 		wanted, bad := spacesOf(t)
 		problem = cmp.Or(problem, bad)
@@ -112,18 +111,18 @@ func admitAffinity(in *corev1.Affinity, peer peering.ClusterID) (out *corev1.Aff
 		return true
 	})
 	if err == nil && terms > maxPodTerms {
-		err = fmt.Errorf("the pod seeks and shuns others by %d terms; the limit is %d", terms, maxPodTerms)
+		err = fmt.Errorf("the pod has %d terms of affinity and anti-affinity to pods; the limit is %d", terms, maxPodTerms)
 	}
 	return out, err
 }
 
-// admitSpread returns over what a consumer's pods spread here, among the pods that its
-// selectors mean.
+// admitSpread returns the topology spread constraints of a consumer's pod that apply here, with
+// selectors for the labels here.
 func admitSpread(in []corev1.TopologySpreadConstraint) (out []corev1.TopologySpreadConstraint, err error) {
 	for _, c := range in {
 		if !topology(c.TopologyKey) {
 			if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-				return nil, fmt.Errorf("topologySpreadConstraints demand the topology %q, and pods of consumers spread over %s, %s and %s", c.TopologyKey, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion)
+				return nil, fmt.Errorf("topologySpreadConstraints require the topology %q; pods of consumers may use %s, %s and %s", c.TopologyKey, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion)
 			}
 			continue
 		}
@@ -139,14 +138,14 @@ func admitSpread(in []corev1.TopologySpreadConstraint) (out []corev1.TopologySpr
 
 // spaces is a set of namespaces by their names at home: those in names, or all others.
 type spaces struct {
-	// own says that it is the pod's own namespace, and nothing else counts.
+	// own means the pod's own namespace, whatever the other fields are.
 	own    bool
 	names  []string
 	others bool
 }
 
-// spacesOf returns in which namespaces a term seeks or shuns pods. Labels of home's
-// namespaces do not cross, so that it cannot be told is an error; their names do.
+// spacesOf returns the namespaces of a term. Names of home's namespaces are known abroad but not
+// their labels, so a term that needs other labels is an error.
 func spacesOf(t *corev1.PodAffinityTerm) (spaces, error) {
 	s := t.NamespaceSelector
 	if s == nil {
@@ -204,8 +203,8 @@ func without(names []string, gone func(string) bool) []string {
 	return slices.DeleteFunc(slices.Clone(names), gone)
 }
 
-// restrict has a term mean these namespaces of a consumer: by the labels of those that are
-// here for it, so that one that comes later counts as well, and none of another's.
+// restrict makes a term select these namespaces of a consumer, by the labels that the agent sets on
+// them here: so it includes later ones, and none of other consumers.
 func (s spaces) restrict(t *corev1.PodAffinityTerm, peer peering.ClusterID) {
 	t.Namespaces, t.NamespaceSelector = nil, nil
 	if s.own {
@@ -218,15 +217,15 @@ func (s spaces) restrict(t *corev1.PodAffinityTerm, peer peering.ClusterID) {
 		return
 	case s.others:
 		names.Operator = metav1.LabelSelectorOpNotIn
-	case len(names.Values) == 0: // in none, and each of ours has the label
+	case len(names.Values) == 0: // no namespace: each of ours has the label
 		names.Operator = metav1.LabelSelectorOpDoesNotExist
 	}
 	t.NamespaceSelector.MatchExpressions = []metav1.LabelSelectorRequirement{names}
 }
 
-// withLabelKeys returns a selector that also asks for the pod's own values of keys, or for
-// others: home's API server merged these keys into the selector, and another API server
-// refuses both together; where it did not, it is done here.
+// withLabelKeys returns a selector that also requires the pod's own values of keys, or other
+// values. Home's API server usually has merged these keys into the selector already, and another
+// API server refuses both together; if it has not, withLabelKeys does.
 func withLabelKeys(s *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator, labels map[string]string) *metav1.LabelSelector {
 	if len(keys) == 0 || s == nil {
 		return s
@@ -245,7 +244,7 @@ func withLabelKeys(s *metav1.LabelSelector, keys []string, op metav1.LabelSelect
 }
 
 // dropMerged drops the match label keys that the consumer's API server merged into the label
-// selector beside them: this one would merge them again, and refuses a key that is in both.
+// selector: this one would merge them again, and refuses a key that is in both.
 func dropMerged(keys *[]string, in *metav1.LabelSelector) {
 	if in == nil {
 		return
@@ -256,9 +255,9 @@ func dropMerged(keys *[]string, in *metav1.LabelSelector) {
 	})
 }
 
-// LabelAbroad returns the key that a label of a consumer's pod has here. One that may speak
-// to a controller of this cluster has another, under which it speaks to nobody and selectors
-// of the consumer's other pods still find it.
+// LabelAbroad returns the key that a label of a consumer's pod has here. A key on which a
+// controller of this cluster may act is replaced by one on which none acts; selectors of the
+// consumer's other pods are rewritten in the same way.
 func LabelAbroad(key string) string {
 	if !ForeignKey(key) {
 		return key
@@ -283,7 +282,7 @@ func admitLabels(in map[string]string) map[string]string {
 	return out
 }
 
-// SelectorAbroad returns a selector that means the same pods by the labels that they have here.
+// SelectorAbroad returns a selector that selects the same pods by the labels that they have here.
 func SelectorAbroad(in *metav1.LabelSelector) *metav1.LabelSelector {
 	out := in.DeepCopy()
 	if out == nil {

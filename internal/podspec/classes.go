@@ -11,18 +11,18 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// ErrClass is of a pod whose runtime class is none here, which the provider may change.
+// ErrClass means that this cluster has no class for the pod's runtime class, which the provider may change.
 var ErrClass = errors.New("not part of the contract and not mapped by the provider's policy")
 
-// Classes is which classes of this cluster those of a consumer are.
+// Classes maps a consumer's classes to classes of this cluster.
 type Classes struct {
 	Runtime  []api.ClassMapping
 	Priority []api.PriorityMapping
 }
 
-// admitClasses gives a pod the classes that it has here. A runtime class may be a sandbox, so
-// a pod does not run with another one than is said here; a priority is a wish, and a pod
-// without is one that names none.
+// admitClasses sets the classes that a pod has here. A runtime class may be a sandbox, so a pod
+// runs only with one that is mapped or part of the contract; a priority is a preference, so a class
+// that is not mapped is dropped.
 func admitClasses(s *corev1.PodSpec, c Terms) error {
 	priority := s.PriorityClassName
 	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
@@ -45,7 +45,7 @@ func admitClasses(s *corev1.PodSpec, c Terms) error {
 	}
 	at := slices.IndexFunc(c.Classes.Runtime, func(m api.ClassMapping) bool { return m.From == name })
 	if at < 0 {
-		return fmt.Errorf("runtime class %s: %w; ask for a contract with it, or take runtimeClassName away", name, ErrClass)
+		return fmt.Errorf("runtime class %s: %w; ask for a contract with it, or remove runtimeClassName", name, ErrClass)
 	}
 	s.RuntimeClassName = new(c.Classes.Runtime[at].To)
 	return nil

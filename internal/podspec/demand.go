@@ -10,10 +10,9 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 )
 
-// Demand returns what a pod takes of a contract: its effective requests as the
-// scheduler counts them (init containers, sidecars, overhead, pod-level
-// resources). Where only a limit is set, the limit is the request, as the API
-// server will say too. The pod itself is counted as a pod.
+// Demand returns what a pod uses of a contract: its effective requests as the scheduler counts them
+// (init containers, sidecars, overhead, pod-level resources), and one pod. If only a limit is set,
+// it is the request, as for the API server.
 func Demand(spec *corev1.PodSpec) (corev1.ResourceList, error) {
 	defaultRequests(spec)
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -58,8 +57,7 @@ func defaultRequests(spec *corev1.PodSpec) {
 	}
 }
 
-// checkQuantities refuses negative amounts, with which a pod would seem to give
-// instead of take.
+// checkQuantities refuses negative amounts, which would free resources of the contract.
 func checkQuantities(where string, lists ...corev1.ResourceList) error {
 	for _, l := range lists {
 		if len(l) > maxDemands {
@@ -70,7 +68,7 @@ func checkQuantities(where string, lists ...corev1.ResourceList) error {
 				return fmt.Errorf("%s asks for a negative amount of %s", where, name)
 			}
 			if q.CmpInt64(1<<62) > 0 {
-				return fmt.Errorf("%s asks for more %s than there can be", where, name)
+				return fmt.Errorf("%s asks for an amount of %s beyond the largest possible", where, name)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-// Package podspec decides what of a pod crosses: Leave, what its home sends, and Admit, what
-// the provider takes. Both are functions of values. Each decides for itself: the provider
-// does not know that the other half ran.
+// Package podspec translates pods: Leave returns the form that home sends, and Admit the one that
+// the provider runs. Both are pure functions. Each decides for itself: the provider does not rely
+// on Leave.
 package podspec

@@ -32,23 +32,23 @@ type Reference struct {
 	// Kind is KindConfigMap or KindSecret.
 	Kind peering.Kind
 	Name string
-	// Optional says that the pod runs without it.
+	// Optional means that the pod runs without it.
 	Optional bool
 }
 
-// Translation is a pod as it crosses.
+// Translation is a pod in the form in which it is sent.
 type Translation struct {
 	// Pod has name, namespace, labels, annotations and spec.
 	Pod *corev1.Pod
-	// References is what has to cross with it, sorted.
+	// References are the objects to send with it, sorted.
 	References []Reference
-	// Notes tells the user what was left behind that the pod may miss.
+	// Notes are messages to the user about dropped fields that the pod may miss.
 	Notes []string
 }
 
-// Leave returns a pod as it crosses: all of it, but for the fields in the
-// table of docs/offloading.md. A pod that cannot run elsewhere is refused, with
-// every reason at once. It does not change pod.
+// Leave returns a pod in the form in which it is sent: all of it, except for the fields in the
+// table of docs/offloading.md. A pod that cannot run elsewhere is refused, with all reasons at
+// once. It does not change pod.
 func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	if problems := Problems(&pod.Spec); len(problems) > 0 {
 		return Translation{}, &peering.Refusal{
@@ -66,7 +66,7 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 		},
 		Spec: *pod.Spec.DeepCopy(),
 	}}
-	// The provider takes no such annotation, which repeats the whole object.
+	// This annotation repeats the whole object, and the provider would drop it.
 	delete(t.Pod.Annotations, corev1.LastAppliedConfigAnnotation)
 	s := &t.Pod.Spec
 	s.NodeName, s.NodeSelector, s.SchedulerName = "", nil, ""
@@ -112,7 +112,7 @@ func Problems(s *corev1.PodSpec) []string {
 	}
 	for _, v := range s.Volumes {
 		for _, kind := range foreignVolume(v.VolumeSource) {
-			no("volume %q is a %s, which cannot be had in another cluster; use configMap, secret, projected, downwardAPI, emptyDir, image, or a claim of a storage class of Entente", v.Name, kind)
+			no("volume %q is a %s, which is not available in another cluster; use configMap, secret, projected, downwardAPI, emptyDir, image, or a claim of a storage class of Entente", v.Name, kind)
 		}
 		for _, p := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if p.ClusterTrustBundle != nil || p.PodCertificate != nil {
@@ -144,8 +144,8 @@ func hostProcess(w *corev1.WindowsSecurityContextOptions) bool {
 	return w != nil && ptr.Deref(w.HostProcess, false)
 }
 
-// foreignVolume returns the volume kinds in a source that do not cross. A kind
-// that is not known here does not.
+// foreignVolume returns the volume kinds in a source that do not cross, which includes kinds that
+// are not known here.
 func foreignVolume(src corev1.VolumeSource) []string {
 	var out []string
 	v := reflect.ValueOf(src)
@@ -163,9 +163,9 @@ func foreignVolume(src corev1.VolumeSource) []string {
 	return out
 }
 
-// dropTokens takes ServiceAccount tokens out of the pod's volumes. It returns
-// the volumes that went as a whole. That of a pod that asks for its home's API stays, with what
-// the provider writes in place of a token.
+// dropTokens removes ServiceAccount tokens from the pod's volumes, and returns the volumes that it
+// removed altogether. If the pod asks for its home's API, the token's volume stays, with the
+// provider's files in place of a token.
 func dropTokens(s *corev1.PodSpec, homeAPI bool) (gone map[string]bool, notes []string) {
 	gone = map[string]bool{}
 	isToken := func(p *corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }
@@ -189,13 +189,13 @@ func dropTokens(s *corev1.PodSpec, homeAPI bool) (gone map[string]bool, notes []
 		before := len(p.Sources)
 		p.Sources = deleteIf(p.Sources, isToken)
 		if len(p.Sources) != before {
-			notes = append(notes, fmt.Sprintf("volume %q is without its ServiceAccount token: no credential of this cluster crosses", s.Volumes[i].Name))
+			notes = append(notes, fmt.Sprintf("volume %q is without its ServiceAccount token: credentials of this cluster do not cross", s.Volumes[i].Name))
 		}
 	}
 	return gone, notes
 }
 
-// podIPNotes says that the annotation of a pod's addresses is not understood.
+// podIPNotes notes an invalid value of the annotation about a pod's addresses.
 func podIPNotes(annotations map[string]string) []string {
 	if v, ok := annotations[api.AnnotationPodIP]; ok && v != api.PodIPHome {
 		return []string{fmt.Sprintf("annotation %s is %q and is ignored: it may be %s", api.AnnotationPodIP, v, api.PodIPHome)}
@@ -203,8 +203,8 @@ func podIPNotes(annotations map[string]string) []string {
 	return nil
 }
 
-// resolveAtHome replaces a Reference to a field that has another value in the
-// provider by the value at home, where it never changes.
+// resolveAtHome replaces a reference to a field that has another value at the provider by the value
+// at home, if that never changes.
 func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
 		return
@@ -227,8 +227,8 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	e.Value, e.ValueFrom = value, nil
 }
 
-// HostAtHome replaces what a translated pod reads of its host's addresses by the one that its
-// host has at home: the provider's nodes have addresses that mean nothing there.
+// HostAtHome replaces a translated pod's references to its host's addresses by the address of its
+// host at home: those of the provider's nodes mean nothing there.
 func HostAtHome(s *corev1.PodSpec, host netip.Addr) {
 	EachContainer(s, func(_ string, c *corev1.Container) {
 		for i := range c.Env {
@@ -243,16 +243,16 @@ func HostAtHome(s *corev1.PodSpec, host netip.Addr) {
 	})
 }
 
-// tolerationsAbroad leaves out what would let the provider lend the pod on, and for how long it
-// stays on a virtual node that is lost.
+// tolerationsAbroad drops the tolerations that would let the provider pass the pod on to another
+// provider, and those for a lost virtual node.
 func tolerationsAbroad(in []corev1.Toleration) []corev1.Toleration {
 	return deleteIf(in, func(t *corev1.Toleration) bool {
 		return t.Key == "" || t.Key == api.TaintVirtualNode || fencing.IsOurs(*t)
 	})
 }
 
-// spreadAbroad makes wishes of demands. Two constraints on one topology must not become the
-// same. Over topologies that only home has there is nothing to spread at the provider.
+// spreadAbroad turns required spread constraints into preferred ones, without making two
+// constraints on one topology equal. It drops topologies that only home has.
 func spreadAbroad(in []corev1.TopologySpreadConstraint, labels map[string]string) []corev1.TopologySpreadConstraint {
 	var out []corev1.TopologySpreadConstraint
 	seen := map[string]bool{}
@@ -301,7 +301,7 @@ func references(s *corev1.PodSpec) []Reference {
 // eachReference calls f for each field of a pod that names a ConfigMap or Secret.
 func eachReference(s *corev1.PodSpec, f func(kind peering.Kind, name string, optional *bool)) {
 	for _, ref := range s.ImagePullSecrets {
-		// A kubelet goes on without a pull secret that is missing.
+		// A kubelet runs pods without a missing pull secret.
 		f(peering.KindSecret, ref.Name, new(true))
 	}
 	for _, v := range s.Volumes {
@@ -341,7 +341,7 @@ func eachReference(s *corev1.PodSpec, f func(kind peering.Kind, name string, opt
 	})
 }
 
-// EachContainer calls f for each container of any sort, with what it is.
+// EachContainer calls f with each container of any kind; where names the kind.
 func EachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container)) {
 	for i := range s.InitContainers {
 		f("init container", &s.InitContainers[i])
@@ -354,7 +354,8 @@ func EachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container))
 	}
 }
 
-// deleteIf returns the elements for which drop is false, as drop leaves them, nil if there are none.
+// deleteIf returns the elements for which drop returns false, as drop may have changed them, or nil if there
+// are none.
 func deleteIf[T any](in []T, drop func(*T) bool) []T {
 	var out []T
 	for _, e := range in {
@@ -365,8 +366,8 @@ func deleteIf[T any](in []T, drop func(*T) bool) []T {
 	return out
 }
 
-// EphemeralToClaims makes claims of ephemeral volumes: home has made one for each, and the
-// volume that it is bound to.
+// EphemeralToClaims turns ephemeral volumes into claims: home has created a claim for each, and its
+// volume.
 func EphemeralToClaims(pod string, s *corev1.PodSpec) {
 	for i := range s.Volumes {
 		if v := &s.Volumes[i]; v.Ephemeral != nil {

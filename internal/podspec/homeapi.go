@@ -13,38 +13,38 @@ import (
 )
 
 const (
-	// homeAPIPrefix begins the annotations of a pod abroad that are the files by which clients
+	// homeAPIPrefix begins the annotations of a pod abroad that become the files by which clients
 	// find the API server of its home.
 	homeAPIPrefix = "home-api.entente.dev/"
-	// homeAPIToken is in place of a token. It opens nothing: home adds one.
+	// homeAPIToken is in place of a token. It grants no access: home adds a real token.
 	homeAPIToken = "added-at-home"
 	// homeAPIPort is that of the API server, as a pod abroad sees it.
 	homeAPIPort = "443"
 )
 
-// HomeAPI is what a pod abroad has to know to reach the API server of its home.
+// HomeAPI is what a pod abroad needs to reach the API server of its home.
 type HomeAPI struct {
-	// Address is where the provider's agent carries connections to it.
+	// Address is where the provider's agent accepts connections to it.
 	Address netip.Addr
 	// CA is the authority of the certificate there, PEM.
 	CA string
 }
 
-// HomeAPINames is the names that the certificate of every home's API server is for.
+// HomeAPINames returns the DNS names in the certificate of every home's API server.
 func HomeAPINames() []string {
 	return []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc." + peering.DefaultClusterDomain}
 }
 
-// ErrHomeAPI is why a pod is refused that asks for its home's API where that is not carried.
+// ErrHomeAPI is why a pod that asks for its home's API is refused if that is not carried.
 var ErrHomeAPI = errors.New("the pod asks for its home's API, which this cluster does not carry")
 
-// asksHomeAPI says whether a pod with these annotations asks for the API of its home.
+// asksHomeAPI reports whether a pod with these annotations asks for the API of its home.
 func asksHomeAPI(annotations map[string]string) bool {
 	return annotations[api.AnnotationHomeAPI] == "true"
 }
 
-// homeAPIVolume is what is where a ServiceAccount's token is at home: files that the provider
-// writes into the pod's annotations. A provider that knows nothing of them leaves them empty.
+// homeAPIVolume replaces the volume of a ServiceAccount's token: its files are annotations that the
+// provider writes. A provider that does not know them leaves the files empty.
 func homeAPIVolume() corev1.VolumeSource {
 	out := &corev1.DownwardAPIVolumeSource{DefaultMode: new(corev1.DownwardAPIVolumeSourceDefaultMode)}
 	for _, file := range []string{corev1.ServiceAccountRootCAKey, corev1.ServiceAccountNamespaceKey, corev1.ServiceAccountTokenKey} {
@@ -55,18 +55,18 @@ func homeAPIVolume() corev1.VolumeSource {
 	return corev1.VolumeSource{DownwardAPI: out}
 }
 
-// AsksHomeAPI says whether a consumer's pod, as it was sent, asks for the API of its home. A new
+// AsksHomeAPI reports whether a consumer's pod, as it was sent, asks for the API of its home. A new
 // one is refused if the provider does not carry it.
 func AsksHomeAPI(t *Template, c Terms) (bool, error) {
 	asks := asksHomeAPI(t.Metadata.Annotations)
 	if asks && c.HomeAPI == nil && c.Was == nil {
-		return false, fmt.Errorf("%w: its PeeringPolicy has to say homeAPI: Allowed; or take the annotation %s away", ErrHomeAPI, api.AnnotationHomeAPI)
+		return false, fmt.Errorf("%w: its PeeringPolicy has to say homeAPI: Allowed; or remove the annotation %s", ErrHomeAPI, api.AnnotationHomeAPI)
 	}
 	return asks && c.HomeAPI != nil, nil
 }
 
-// PlaceHomeAPI has an admitted pod of a consumer's namespace find the API server of its home, where
-// client libraries look for it.
+// PlaceHomeAPI sets up an admitted pod of a consumer's namespace so that client libraries find the
+// API server of its home.
 func PlaceHomeAPI(t *Template, h HomeAPI, namespace, domain string) {
 	if t.Metadata.Annotations == nil {
 		t.Metadata.Annotations = make(map[string]string)
@@ -76,7 +76,7 @@ func PlaceHomeAPI(t *Template, h HomeAPI, namespace, domain string) {
 	} {
 		t.Metadata.Annotations[homeAPIPrefix+file] = content
 	}
-	// A kubelet adds variables of this cluster's own API server, but not beside these.
+	// A kubelet does not add the variables of this cluster's own API server if these are set.
 	EachContainer(&t.Spec, func(_ string, c *corev1.Container) {
 		for _, e := range []corev1.EnvVar{
 			{Name: "KUBERNETES_SERVICE_HOST", Value: h.Address.String()},

@@ -9,21 +9,21 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Keys of the ConfigMap from which a pod reads its addresses in home terms.
+// Keys of the ConfigMap from which a pod reads its home addresses.
 const (
 	podIPKey  = "podIP"
 	podIPsKey = "podIPs"
 )
 
-// AsksHomeIP says whether a consumer's pod, as it was sent, wants the addresses in its environment
-// to be those by which home knows it.
+// AsksHomeIP reports whether a consumer's pod, as it was sent, asks for the addresses by which home
+// knows it in its environment.
 func AsksHomeIP(t *Template) bool {
 	return t.Metadata.Annotations[api.AnnotationPodIP] == api.PodIPHome
 }
 
-// PlaceHomeIP has an admitted pod read status.podIP and status.podIPs from a ConfigMap, without which
-// a kubelet does not start its containers: a pod is made before it has an address, and its environment
-// cannot be changed later. A pod that reads neither is left as it is.
+// PlaceHomeIP redirects an admitted pod's references to status.podIP and status.podIPs to a ConfigMap,
+// without which a kubelet does not start its containers: a pod is created before it has an address,
+// and its environment cannot be changed later. A pod that reads neither is not changed.
 func PlaceHomeIP(t *Template, configMap string) {
 	reads := false
 	EachContainer(&t.Spec, func(_ string, c *corev1.Container) {
@@ -55,9 +55,9 @@ func PlaceHomeIP(t *Template, configMap string) {
 	t.Metadata.Annotations[api.AnnotationHomeIPs] = ""
 }
 
-// HomeIPs returns the content of that ConfigMap for a pod with these addresses, and what its annotation
-// says once that is there. It has nothing to say unless home knows each address by another.
-func HomeIPs(ips []corev1.PodIP, atHome func(netip.Addr) (netip.Addr, bool)) (data map[string]string, said string, ok bool) {
+// HomeIPs returns the content of that ConfigMap for a pod with these addresses, and the value of the
+// pod's annotation once that exists. ok is false unless home knows each address by another.
+func HomeIPs(ips []corev1.PodIP, atHome func(netip.Addr) (netip.Addr, bool)) (data map[string]string, note string, ok bool) {
 	var known []string
 	for _, ip := range ips {
 		a, err := netip.ParseAddr(ip.IP)
@@ -73,6 +73,6 @@ func HomeIPs(ips []corev1.PodIP, atHome func(netip.Addr) (netip.Addr, bool)) (da
 	if len(known) == 0 {
 		return nil, "", false
 	}
-	said = strings.Join(known, ",")
-	return map[string]string{podIPKey: known[0], podIPsKey: said}, said, true
+	note = strings.Join(known, ",")
+	return map[string]string{podIPKey: known[0], podIPsKey: note}, note, true
 }

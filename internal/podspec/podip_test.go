@@ -18,11 +18,11 @@ func TestAPodThatAsksReadsItsAddressesOfHome(t *testing.T) {
 		env        []corev1.EnvVar
 		asks       bool
 		want       []corev1.EnvVar
-		// said is whether the pod has an annotation to be told in.
-		said bool
+		// note is whether the pod has an annotation for the addresses.
+		note bool
 	}{
 		"one that asks": {
-			annotation: "Home", env: []corev1.EnvVar{fieldEnv("IP", "status.podIP"), fieldEnv("IPS", "status.podIPs"), {Name: "URL", Value: "http://$(IP)"}}, asks: true, said: true,
+			annotation: "Home", env: []corev1.EnvVar{fieldEnv("IP", "status.podIP"), fieldEnv("IPS", "status.podIPs"), {Name: "URL", Value: "http://$(IP)"}}, asks: true, note: true,
 			want: []corev1.EnvVar{configEnv("IP", "podIP"), configEnv("IPS", "podIPs"), {Name: "URL", Value: "http://$(IP)"}},
 		},
 		"one that asks and reads none": {annotation: "Home", env: []corev1.EnvVar{{Name: "A", Value: "b"}}, asks: true, want: []corev1.EnvVar{{Name: "A", Value: "b"}}},
@@ -42,7 +42,7 @@ func TestAPodThatAsksReadsItsAddressesOfHome(t *testing.T) {
 				t.Fatal(refusal)
 			}
 			if ignored := tt.annotation != "Home"; ignored != (len(left.Notes) > 0) {
-				t.Errorf("its owner is told %q", left.Notes)
+				t.Errorf("the notes are %q", left.Notes)
 			}
 			var template Template
 			template.Metadata.Annotations, template.Spec = left.Pod.Annotations, left.Pod.Spec
@@ -58,7 +58,7 @@ func TestAPodThatAsksReadsItsAddressesOfHome(t *testing.T) {
 			if diff := cmp.Diff(tt.want, template.Spec.InitContainers[0].Env); diff != "" {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
-			if _, said := template.Metadata.Annotations[api.AnnotationHomeIPs]; said != tt.said {
+			if _, note := template.Metadata.Annotations[api.AnnotationHomeIPs]; note != tt.note {
 				t.Errorf("annotations %v", template.Metadata.Annotations)
 			}
 		})
@@ -83,7 +83,7 @@ func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		ips  []string
-		said string
+		note string
 	}{
 		"none yet":                        {},
 		"one":                             {[]string{"10.0.0.7"}, "198.18.0.7"},
@@ -98,9 +98,9 @@ func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 			for _, ip := range tt.ips {
 				ips = append(ips, corev1.PodIP{IP: ip})
 			}
-			data, said, ok := HomeIPs(ips, atHome)
-			if ok != (tt.said != "") || said != tt.said || data["podIPs"] != tt.said {
-				t.Errorf("%v, %q, %t; want %q", data, said, ok, tt.said)
+			data, note, ok := HomeIPs(ips, atHome)
+			if ok != (tt.note != "") || note != tt.note || data["podIPs"] != tt.note {
+				t.Errorf("%v, %q, %t; want %q", data, note, ok, tt.note)
 			}
 		})
 	}

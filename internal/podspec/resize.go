@@ -14,13 +14,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// resizable says whether Kubernetes changes a resource of a container that runs.
+// resizable reports whether Kubernetes can change a resource of a running container.
 func resizable(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory
 }
 
-// sized returns the containers whose resources may change while their pod runs, by name:
-// those of the pod and its sidecars.
+// sized returns, by name, the containers whose resources may change while their pod runs: its own
+// and its sidecars.
 func sized(s *corev1.PodSpec) map[string]*corev1.Container {
 	out := make(map[string]*corev1.Container, len(s.Containers))
 	for i := range s.InitContainers {
@@ -34,12 +34,12 @@ func sized(s *corev1.PodSpec) map[string]*corev1.Container {
 	return out
 }
 
-// Resized says whether a pod asks for other amounts than before. What no pod that runs can
-// change is an error: a resource that is taken away, which would count no more and be kept,
-// and all but CPU and memory of containers and sidecars.
+// Resized reports whether a pod asks for other amounts than before. A change that a running pod
+// cannot make is an error: removing a resource, which the pod would keep without counting, and
+// anything but CPU and memory of containers and sidecars.
 func Resized(was, is *corev1.PodSpec) (bool, error) {
 	if !equality.Semantic.DeepEqual(was.Resources, is.Resources) {
-		return false, fmt.Errorf("the resources of the pod as a whole change, which a pod that runs cannot; delete it, or change those of its containers")
+		return false, fmt.Errorf("the resources of the pod as a whole cannot change while it runs; delete it, or change those of its containers")
 	}
 	may, resized := sized(was), false
 	for _, lists := range [][2][]corev1.Container{{was.InitContainers, is.InitContainers}, {was.Containers, is.Containers}} {
@@ -63,8 +63,8 @@ func Resized(was, is *corev1.PodSpec) (bool, error) {
 	return resized, nil
 }
 
-// sameKind says whether two containers are one, and a sidecar both or neither: these add to what
-// their pod takes, and other init containers do not.
+// sameKind reports whether two containers have one name, and both or neither is a sidecar: sidecars
+// add to what their pod uses, and other init containers do not.
 func sameKind(a, b corev1.Container) bool {
 	return a.Name == b.Name && ptr.Equal(a.RestartPolicy, b.RestartPolicy)
 }
@@ -72,7 +72,7 @@ func sameKind(a, b corev1.Container) bool {
 func changed(was, is corev1.ResourceList) (bool, error) {
 	for name := range was {
 		if _, ok := is[name]; !ok {
-			return false, fmt.Errorf("%s is taken away", name)
+			return false, fmt.Errorf("%s is removed", name)
 		}
 	}
 	resized := false
@@ -88,8 +88,8 @@ func changed(was, is corev1.ResourceList) (bool, error) {
 	return resized, nil
 }
 
-// Resize gives the containers of a pod the CPU and memory of want, and says whether they had
-// other amounts. What want does not name stays: this cluster may have added it.
+// Resize sets the CPU and memory of a pod's containers to those of want, and reports whether they
+// had other amounts. Resources that want does not name stay: this cluster may have added them.
 func Resize(have, want *corev1.PodSpec) bool {
 	wanted, resized := sized(want), false
 	for name, c := range sized(have) {
@@ -116,9 +116,9 @@ func Resize(have, want *corev1.PodSpec) bool {
 	return resized
 }
 
-// Settled says whether a pod has what want asks for: its kubelet has acted on the last resize,
-// or has not begun with the pod.
-func Settled(want *corev1.PodSpec, pod *corev1.Pod) bool {
+// ResizeDone reports whether a pod has the resources of want: its kubelet has acted on the last
+// resize, or has not started the pod.
+func ResizeDone(want *corev1.PodSpec, pod *corev1.Pod) bool {
 	if pod.Status.ObservedGeneration > 0 && pod.Status.ObservedGeneration < pod.Generation {
 		return false
 	}
@@ -142,8 +142,8 @@ func Settled(want *corev1.PodSpec, pod *corev1.Pod) bool {
 	return true
 }
 
-// ShowsSizes says whether a pod's status shows the amounts of CPU and memory that the pod asks for, or
-// says that it does not have them. A container without a status has not begun.
+// ShowsSizes reports whether a pod's status shows the CPU and memory that the pod asks for, or a
+// condition that it does not have them. A container without a status has not started.
 func ShowsSizes(spec *corev1.PodSpec, out *corev1.PodStatus) bool {
 	if slices.ContainsFunc(out.Conditions, func(c corev1.PodCondition) bool { return ResizeCondition(c.Type) }) {
 		return true
@@ -157,7 +157,7 @@ func ShowsSizes(spec *corev1.PodSpec, out *corev1.PodStatus) bool {
 	return true
 }
 
-// has says whether a list has the CPU and memory of another.
+// has reports whether list has the CPU and memory of want.
 func has(list, want corev1.ResourceList) bool {
 	for name, q := range want {
 		if have, ok := list[name]; resizable(name) && (!ok || have.Cmp(q) != 0) {
@@ -181,17 +181,17 @@ func Most(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// ResizeCondition says whether a condition says how far a resize is.
+// ResizeCondition reports whether a condition is about the progress of a resize.
 func ResizeCondition(t corev1.PodConditionType) bool {
 	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress
 }
 
-// ShowResources puts into the containers of a pod's new status what they have of CPU and memory,
-// by what the provider says. Kubernetes counts that at home, for quotas and its scheduler, and
-// resizes no pod without it. So what a provider says counts only between what home asks for now
-// and what the pod showed before: it cannot name an amount that home never asked for. All other
-// resources are as home asks. API servers that resize nothing keep no generation of pods, and
-// would take none of this.
+// ShowResources sets the CPU and memory in the container statuses of a pod's new status, from those
+// of the provider. Kubernetes counts them at home, for quotas and its scheduler, and resizes no pod
+// without them. So the provider's amounts are limited to the range between home's current request
+// and the previous status: it cannot show an amount that home never asked for. All other resources
+// are as requested. API servers without pod resize have no generation of pods, and would refuse
+// these fields.
 func ShowResources(pod *corev1.Pod, out *corev1.PodStatus) {
 	if pod.Generation == 0 {
 		for _, list := range [][]corev1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
@@ -210,8 +210,8 @@ func ShowResources(pod *corev1.Pod, out *corev1.PodStatus) {
 	boundResize(pod, out)
 }
 
-// boundResize makes a resize that is said to be infeasible one that is deferred, unless all
-// containers show what they have: else Kubernetes would count nothing for them.
+// boundResize turns an infeasible resize into a deferred one, unless all containers show their
+// resources: otherwise Kubernetes would count nothing for them.
 func boundResize(pod *corev1.Pod, out *corev1.PodStatus) {
 	for i := range out.Conditions {
 		c := &out.Conditions[i]
@@ -246,8 +246,9 @@ func showResources(containers []corev1.Container, before []corev1.ContainerStatu
 	}
 }
 
-// between returns what is asked for, with the amounts of CPU and memory that the provider says,
-// kept between those and the ones before. Where it says nothing they are as before.
+// between returns the requested resources, with the provider's amounts of CPU and memory, limited
+// to the range between the requested and the previous ones. Amounts that the provider does not have
+// stay as they were.
 func between(asked, before, says corev1.ResourceList) corev1.ResourceList {
 	out := asked.DeepCopy()
 	for name, q := range asked {
@@ -277,7 +278,7 @@ func clamp(q, a, b resource.Quantity) resource.Quantity {
 	return q
 }
 
-// SizesOf returns what of a container's status ShowResources reads: CPU and memory.
+// SizesOf returns the parts of a container's status that ShowResources reads: CPU and memory.
 func SizesOf(in *corev1.ContainerStatus) (*corev1.ResourceRequirements, corev1.ResourceList) {
 	few := func(l corev1.ResourceList) (out corev1.ResourceList) {
 		for name, q := range l {
@@ -296,8 +297,8 @@ func SizesOf(in *corev1.ContainerStatus) (*corev1.ResourceRequirements, corev1.R
 	return &corev1.ResourceRequirements{Requests: few(in.Resources.Requests), Limits: few(in.Resources.Limits)}, few(in.AllocatedResources)
 }
 
-// ShowRefusedResize says in the condition that a kubelet would set why a pod does not get what it
-// asks for, if the provider refused the pod as it is now. reason is the provider's, in a word.
+// ShowRefusedResize sets the condition that a kubelet would set if the provider refused a resize,
+// with the provider's reason.
 func ShowRefusedResize(pod *corev1.Pod, out *corev1.PodStatus, r *peering.Refusal, now metav1.Time) {
 	asks := false
 	for name, c := range sized(&pod.Spec) {

@@ -39,20 +39,20 @@ func TestOnlyCPUAndMemoryOfContainersChange(t *testing.T) {
 		want    bool
 		err     string
 	}{
-		"the same":                     {podOf("cpu=1", "", ""), podOf("cpu=1000m", "", ""), false, ""},
-		"more":                         {podOf("cpu=1", "", ""), podOf("cpu=2", "", ""), true, ""},
-		"less":                         {podOf("cpu=1,memory=2Gi", "", ""), podOf("cpu=1,memory=1Gi", "", ""), true, ""},
-		"a limit alone":                {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "cpu=3", ""), true, ""},
-		"a sidecar":                    {podOf("cpu=1", "", "cpu=1"), podOf("cpu=1", "", "cpu=2"), true, ""},
-		"an amount where none was":     {podOf("", "", ""), podOf("memory=1Gi", "", ""), true, ""},
-		"an amount that is taken away": {podOf("cpu=1", "", ""), podOf("", "", ""), false, "cpu is taken away"},
-		"a limit that is taken away":   {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "", ""), false, "cpu is taken away"},
-		"a device":                     {podOf("cpu=1", "", ""), podOf("cpu=1,nvidia.com/gpu=1", "", ""), false, "neither cpu nor memory"},
-		"an init container":            {initial("1"), initial("2"), false, "it is an init container"},
-		"the pod as a whole":           {podOf("cpu=1", "", ""), whole, false, "as a whole"},
-		"another container":            {podOf("cpu=1", "", ""), podOf("cpu=1", "", "cpu=1"), false, "other containers"},
-		"a sidecar that is none then":  {podOf("cpu=1", "", "cpu=1"), initial("1"), false, "sidecars in place of others"},
-		"a sidecar that was none":      {initial("1"), podOf("cpu=1", "", "cpu=1"), false, "sidecars in place of others"},
+		"the same":                    {podOf("cpu=1", "", ""), podOf("cpu=1000m", "", ""), false, ""},
+		"more":                        {podOf("cpu=1", "", ""), podOf("cpu=2", "", ""), true, ""},
+		"less":                        {podOf("cpu=1,memory=2Gi", "", ""), podOf("cpu=1,memory=1Gi", "", ""), true, ""},
+		"a limit alone":               {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "cpu=3", ""), true, ""},
+		"a sidecar":                   {podOf("cpu=1", "", "cpu=1"), podOf("cpu=1", "", "cpu=2"), true, ""},
+		"an amount where none was":    {podOf("", "", ""), podOf("memory=1Gi", "", ""), true, ""},
+		"an amount that is removed":   {podOf("cpu=1", "", ""), podOf("", "", ""), false, "cpu is removed"},
+		"a limit that is removed":     {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "", ""), false, "cpu is removed"},
+		"a device":                    {podOf("cpu=1", "", ""), podOf("cpu=1,nvidia.com/gpu=1", "", ""), false, "neither cpu nor memory"},
+		"an init container":           {initial("1"), initial("2"), false, "it is an init container"},
+		"the pod as a whole":          {podOf("cpu=1", "", ""), whole, false, "as a whole"},
+		"another container":           {podOf("cpu=1", "", ""), podOf("cpu=1", "", "cpu=1"), false, "other containers"},
+		"a sidecar that is none then": {podOf("cpu=1", "", "cpu=1"), initial("1"), false, "sidecars in place of others"},
+		"a sidecar that was none":     {initial("1"), podOf("cpu=1", "", "cpu=1"), false, "sidecars in place of others"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Resized(tc.was, tc.is)
@@ -92,7 +92,7 @@ func TestAPodHasSettledWhenItsKubeletActed(t *testing.T) {
 		"it is about it":                   {func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizeInProgress}} }, false},
 		"it allocated less":                {func(p *corev1.Pod) { p.Status.ContainerStatuses[0] = status("c", "1") }, false},
 		"it allocated more to a sidecar":   {func(p *corev1.Pod) { p.Status.InitContainerStatuses[0] = status("side", "2") }, false},
-		"it said nothing yet":              {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, false},
+		"it has no status yet":             {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, false},
 		"no node has it":                   {func(p *corev1.Pod) { p.Status, p.Spec.NodeName = corev1.PodStatus{}, "" }, true},
 		"the API server was not asked yet": {func(p *corev1.Pod) { p.Spec.Containers = podOf("cpu=1", "", "").Containers }, false},
 	} {
@@ -104,7 +104,7 @@ func TestAPodHasSettledWhenItsKubeletActed(t *testing.T) {
 			}}
 			pod.Spec.NodeName = "n"
 			tc.change(pod)
-			if got := Settled(want, pod); got != tc.want {
+			if got := ResizeDone(want, pod); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
@@ -121,8 +121,8 @@ func shownPod(asks, showed string) *corev1.Pod {
 	return pod
 }
 
-// said is a status in which the container has so much.
-func said(has string, conditions ...corev1.PodCondition) *corev1.PodStatus {
+// statusWith is a status in which the container has so much.
+func statusWith(has string, conditions ...corev1.PodCondition) *corev1.PodStatus {
 	s := &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c"}}, Conditions: conditions}
 	if has != "" {
 		r := container(has, has).Resources
@@ -147,7 +147,7 @@ func TestResourcesAreShownBetweenWhatHomeAskedFor(t *testing.T) {
 		"a container that asks for nothing":     {"", "", "cpu=1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := said(tc.says)
+			out := statusWith(tc.says)
 			ShowResources(shownPod(tc.asks, tc.showed), out)
 			got, want := out.ContainerStatuses[0], container(tc.want, tc.want).Resources
 			if got.Resources == nil || !equality.Semantic.DeepEqual(*got.Resources, want) || !equality.Semantic.DeepEqual(got.AllocatedResources, want.Requests) {
@@ -157,7 +157,7 @@ func TestResourcesAreShownBetweenWhatHomeAskedFor(t *testing.T) {
 	}
 	old := shownPod("cpu=1", "")
 	old.Generation = 0
-	out := said("cpu=1")
+	out := statusWith("cpu=1")
 	if ShowResources(old, out); out.ContainerStatuses[0].Resources != nil || out.ContainerStatuses[0].AllocatedResources != nil {
 		t.Error("an API server that resizes nothing would not take what is shown")
 	}
@@ -184,7 +184,7 @@ func TestAProviderCannotNameWhatWasNeverAskedFor(t *testing.T) {
 					most = q
 				}
 			}
-			out := said("cpu=" + amount("says"))
+			out := statusWith("cpu=" + amount("says"))
 			ShowResources(pod, out)
 			for _, l := range []corev1.ResourceList{out.ContainerStatuses[0].AllocatedResources, out.ContainerStatuses[0].Resources.Requests, out.ContainerStatuses[0].Resources.Limits} {
 				if q := l[corev1.ResourceCPU]; q.Cmp(least) < 0 || q.Cmp(most) > 0 {
@@ -204,10 +204,10 @@ func TestAnInfeasibleResizeCountsWhatThePodHas(t *testing.T) {
 		out  *corev1.PodStatus
 		want string
 	}{
-		"with what it has":                       {said("cpu=1", pending("Infeasible")), "Infeasible"},
+		"with what it has":                       {statusWith("cpu=1", pending("Infeasible")), "Infeasible"},
 		"without, nothing would count":           {&corev1.PodStatus{Conditions: []corev1.PodCondition{pending("Infeasible")}}, "Deferred"},
-		"deferred":                               {said("cpu=1", pending("Deferred")), "Deferred"},
-		"a reason that Kubernetes does not have": {said("cpu=1", pending("Perhaps")), "Deferred"},
+		"deferred":                               {statusWith("cpu=1", pending("Deferred")), "Deferred"},
+		"a reason that Kubernetes does not have": {statusWith("cpu=1", pending("Perhaps")), "Deferred"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ShowResources(shownPod("cpu=3", "cpu=1"), tc.out)
@@ -227,18 +227,18 @@ func TestARefusedResizeSaysWhy(t *testing.T) {
 		refusal *peering.Refusal
 		want    []corev1.PodCondition
 	}{
-		"it may be taken later": {shownPod("cpu=3", "cpu=1"), said("cpu=1"), full, []corev1.PodCondition{
+		"it may be taken later": {shownPod("cpu=3", "cpu=1"), statusWith("cpu=1"), full, []corev1.PodCondition{
 			{Type: corev1.PodResizePending, Status: "True", Reason: "Deferred", Message: "the provider does not resize the pod: the contract is full", LastTransitionTime: now},
 		}},
-		"it is never taken": {shownPod("cpu=3", "cpu=1"), said("cpu=1"), &peering.Refusal{Message: "no"}, []corev1.PodCondition{
+		"it is never taken": {shownPod("cpu=3", "cpu=1"), statusWith("cpu=1"), &peering.Refusal{Message: "no"}, []corev1.PodCondition{
 			{Type: corev1.PodResizePending, Status: "True", Reason: "Infeasible", Message: "the provider does not resize the pod: no", LastTransitionTime: now},
 		}},
-		"something else was refused": {shownPod("cpu=1", "cpu=1"), said("cpu=1"), full, nil},
+		"something else was refused": {shownPod("cpu=1", "cpu=1"), statusWith("cpu=1"), full, nil},
 		"it was so before": {func() *corev1.Pod {
 			pod := shownPod("cpu=3", "cpu=1")
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, LastTransitionTime: before}}
 			return pod
-		}(), said("cpu=1", corev1.PodCondition{Type: corev1.PodResizeInProgress}), full, []corev1.PodCondition{
+		}(), statusWith("cpu=1", corev1.PodCondition{Type: corev1.PodResizeInProgress}), full, []corev1.PodCondition{
 			{Type: corev1.PodResizePending, Status: "True", Reason: "Deferred", Message: "the provider does not resize the pod: the contract is full", LastTransitionTime: before},
 		}},
 	} {

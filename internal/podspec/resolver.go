@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SetResolver has a pod that would use the cluster's resolver use the one for consumers
-// instead, with the search domains that it has at home. What the pod itself configures
-// is added, as a kubelet does. Policies Default and None need no cluster's resolver.
+// SetResolver makes a pod that would use the cluster's resolver use the one for consumers instead,
+// with the search domains that it has at home. The pod's own DNS configuration is added, as a
+// kubelet does. Pods with the policies Default and None do not use the cluster's resolver.
 func SetResolver(s *corev1.PodSpec, server netip.Addr, namespace, domain string) {
-	// On the host's network nobody can tell whose pod asks.
+	// On the host's network the resolver could not identify the pod.
 	if s.HostNetwork || s.DNSPolicy == corev1.DNSDefault || s.DNSPolicy == corev1.DNSNone {
 		return
 	}
