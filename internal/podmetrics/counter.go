@@ -6,7 +6,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// sample is what was measured of a container, or of all of a node, in this cluster's time.
+// sample is a measurement of a container, or of a whole node, with a time of this cluster's clock.
 type sample struct {
 	time   time.Time
 	window time.Duration
@@ -15,26 +15,26 @@ type sample struct {
 	memory    uint64
 }
 
-// counter is the CPU time that a container took since it was measured first. Whoever reads a
-// kubelet compares two of these, and gets the averages that were measured.
+// counter is the CPU time that a container used since it was first measured. A client of a kubelet
+// compares two values, and gets the measured average.
 type counter struct {
-	// start is when nothing was counted yet.
+	// start is when the counter began.
 	start time.Time
 	// cpu is in billionths of a second of a core.
 	cpu float64
-	// last is the latest sample; its time is that of cpu.
+	// last is the latest sample; cpu is the count at its time.
 	last sample
 }
 
-// begun is what a counter has at its start: a process that runs has taken some CPU time, and
-// metrics-server takes a container with none for one that was not measured.
+// begun is the value at which a counter starts: a running process has used some CPU time, and
+// metrics-server takes a container at 0 for one that was not measured.
 const begun = float64(time.Microsecond)
 
-// add counts a sample. One that is not later than the last says nothing new.
+// add counts a sample, unless it is no later than the last.
 //
-// Windows of samples may overlap, or leave a gap where one was missed. The average of the
-// later sample stands for all the time since the one before: then the counter's slope is
-// what was measured, and it never falls.
+// Windows of samples may overlap, or leave a gap where one was missed. The average of the later
+// sample counts for all the time since the one before: then the counter's slope is the measured
+// average, and the counter never falls.
 func (c counter) add(s sample) counter {
 	if c.last.time.IsZero() {
 		return counter{start: s.time.Add(-s.window), cpu: begun + float64(s.nanocores)*s.window.Seconds(), last: s}
@@ -49,12 +49,12 @@ func (c counter) add(s sample) counter {
 // seconds is the counter in seconds of a core.
 func (c counter) seconds() float64 { return c.cpu / float64(time.Second) }
 
-// fresh says whether the latest sample may be shown.
+// fresh reports whether the latest sample may be shown.
 func (c counter) fresh(now time.Time) bool {
 	return !c.last.time.IsZero() && now.Sub(c.last.time) <= maxAge
 }
 
-// beside adds what another container used lately; its CPU time is added by itself.
+// beside adds the latest sample of another container, but not its CPU time.
 func (c counter) beside(o counter) counter {
 	c.last.nanocores += o.last.nanocores
 	c.last.memory += o.last.memory
@@ -73,9 +73,9 @@ type clock struct {
 	known  bool
 }
 
-// set notes when, by this cluster's clock, an answer came that the provider gave at a time by
-// its own. What the way took changes each time, so only more than clockSlack is a change: times
-// between samples are then those that the provider measured.
+// set updates the clock for a response that the provider sent at there, by its clock, and that
+// arrived at here, by ours. The latency varies, so only a difference of more than clockSlack is a
+// change: that keeps the times between samples as the provider measured them.
 func (c clock) set(here, there time.Time) clock {
 	offset := here.Sub(there)
 	if !c.known || (offset-c.offset).Abs() > clockSlack {
@@ -84,8 +84,8 @@ func (c clock) set(here, there time.Time) clock {
 	return c
 }
 
-// samples returns what an answer says of containers, by pod and container: what is recent, and
-// not after the answer.
+// samples returns the samples of a response, by pod and container, without those that are old or
+// later than the response.
 func (c clock) samples(m peering.ContractMetrics) map[container]sample {
 	out := make(map[container]sample)
 	for _, pod := range m.Pods {

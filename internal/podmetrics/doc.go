@@ -1,4 +1,4 @@
-// Package podmetrics says what pods that run abroad use. A Provider measures the pods of a
-// contract by what its cluster has for that, and a Home makes of its answers what the kubelet
-// of a virtual node shows: /metrics/resource and /stats/summary.
+// Package podmetrics measures what pods abroad use. A Provider measures the pods of a contract with
+// its cluster's metrics API, and a Home turns the measurements into the metrics of a virtual node's
+// kubelet: /metrics/resource and /stats/summary.
 package podmetrics

@@ -23,7 +23,7 @@ type HomeConfig struct {
 	Log *slog.Logger
 }
 
-// Home has what the pods on virtual nodes use, as their providers say.
+// Home has what the pods on virtual nodes use, from their providers' measurements.
 type Home struct {
 	cfg HomeConfig
 
@@ -31,7 +31,7 @@ type Home struct {
 	nodes map[string]*node
 }
 
-// Ask asks a node's provider what the pods of its contract use.
+// Ask requests the metrics of a contract's pods from a node's provider.
 type Ask func(ctx context.Context) (peering.ContractMetrics, error)
 
 // NewHome returns a Home without nodes.
@@ -43,7 +43,7 @@ func NewHome(cfg HomeConfig) *Home {
 	return &Home{cfg: cfg, nodes: make(map[string]*node)}
 }
 
-// Add has a node's provider asked from now on, when somebody reads the node's metrics.
+// Add adds a node. Its provider is asked when the node's metrics are read.
 func (h *Home) Add(name string, ask Ask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,11 +57,11 @@ func (h *Home) Remove(name string) {
 	delete(h.nodes, name)
 }
 
-// node is what the pods on a virtual node use.
+// node has what the pods on a virtual node use.
 type node struct {
 	ask  Ask
 	log  *slog.Logger
-	turn chan struct{} // whose turn it is to look at the rest
+	turn chan struct{} // a lock of the rest that can be waited for with a context
 
 	asked    time.Time
 	clock    clock
@@ -70,70 +70,70 @@ type node struct {
 	total    counter
 }
 
-// view is a node's state for one reader.
-type view struct {
+// snapshot is a node's state for one reader.
+type snapshot struct {
 	name string
 	now  time.Time
 	err  error
-	pods []podView
-	// total is that of all pods; without a time it is not known.
+	pods []podUsage
+	// total is the counter of all pods; without a time it is not known.
 	total counter
 }
 
-// podView is what one pod uses. It has the containers that were measured lately, sorted by
-// name, and the sum of all that ever were: that never falls.
-type podView struct {
+// podUsage is what one pod uses: the recently measured containers, sorted by name, and the sum of
+// all containers that ever were measured, which never falls.
+type podUsage struct {
 	pod        *corev1.Pod
-	containers []containerView
+	containers []containerUsage
 	sum        counter
 }
 
-type containerView struct {
+type containerUsage struct {
 	name string
 	counter
 }
 
-// look returns what a node's pods use now.
-func (h *Home) look(ctx context.Context, name string, pods []*corev1.Pod) (view, error) {
+// read returns what a node's pods use now.
+func (h *Home) read(ctx context.Context, name string, pods []*corev1.Pod) (snapshot, error) {
 	h.mu.Lock()
 	n := h.nodes[name]
 	h.mu.Unlock()
 	if n == nil {
-		return view{name: name, now: h.cfg.Now(), err: errors.New("the node is not known yet")}, nil
+		return snapshot{name: name, now: h.cfg.Now(), err: errors.New("the node is not known yet")}, nil
 	}
 	if err := take(ctx, n.turn); err != nil {
-		return view{}, err
+		return snapshot{}, err
 	}
 	defer func() { <-n.turn }()
 	if h.cfg.Now().Sub(n.asked) >= askEvery {
 		m, err := n.ask(ctx)
-		if ctx.Err() != nil { // the reader's end says nothing about the provider
-			return view{}, context.Cause(ctx)
+		if ctx.Err() != nil { // the reader has gone, which is not the provider's error
+			return snapshot{}, context.Cause(ctx)
 		}
-		n.heard(m, err, pods, h.cfg.Now())
+		n.record(m, err, pods, h.cfg.Now())
 	}
-	return n.view(name, pods, h.cfg.Now()), nil
+	return n.snapshot(name, pods, h.cfg.Now()), nil
 }
 
-// heard takes what the provider said.
-func (n *node) heard(m peering.ContractMetrics, err error, pods []*corev1.Pod, now time.Time) {
+// record records the provider's response.
+func (n *node) record(m peering.ContractMetrics, err error, pods []*corev1.Pod, now time.Time) {
 	if n.asked = now; err != nil {
 		if n.err == nil {
-			n.log.Warn("the provider does not say what pods use: metrics of pods there are missing", "err", err)
+			n.log.Warn("the provider returns no metrics of pods: those of pods there are missing", "err", err)
 		}
 		n.err = err
 		return
 	}
 	if n.err != nil {
-		n.log.Info("the provider says what pods use")
+		n.log.Info("the provider returns metrics of pods again")
 	}
 	n.err = nil
 	n.clock = n.clock.set(now, m.Time)
 	n.count(n.clock.samples(m), pods, now)
 }
 
-// count counts the samples of containers that this cluster has, and forgets those that it does
-// not have any more.
+// count counts the samples of this cluster's containers, and forgets containers that no longer
+// exist.
 func (n *node) count(samples map[container]sample, pods []*corev1.Pod, now time.Time) {
 	has := make(map[container]bool)
 	for _, pod := range pods {
@@ -172,13 +172,13 @@ func containersOf(pod *corev1.Pod) map[string]bool {
 	return out
 }
 
-func (n *node) view(name string, pods []*corev1.Pod, now time.Time) view {
-	v := view{name: name, now: now, err: n.err}
+func (n *node) snapshot(name string, pods []*corev1.Pod, now time.Time) snapshot {
+	v := snapshot{name: name, now: now, err: n.err}
 	if n.total.fresh(now) {
 		v.total = n.total
 	}
 	for _, pod := range pods {
-		p := podView{pod: pod}
+		p := podUsage{pod: pod}
 		for _, c := range slices.Sorted(maps.Keys(containersOf(pod))) {
 			counted, ok := n.counters[container{string(pod.UID), c}]
 			if !ok {
@@ -186,7 +186,7 @@ func (n *node) view(name string, pods []*corev1.Pod, now time.Time) view {
 			}
 			p.sum.cpu += counted.cpu
 			if counted.fresh(now) {
-				p.containers = append(p.containers, containerView{c, counted})
+				p.containers = append(p.containers, containerUsage{c, counted})
 				p.sum = p.sum.beside(counted)
 			}
 		}
@@ -194,7 +194,7 @@ func (n *node) view(name string, pods []*corev1.Pod, now time.Time) view {
 			v.pods = append(v.pods, p)
 		}
 	}
-	slices.SortFunc(v.pods, func(a, b podView) int {
+	slices.SortFunc(v.pods, func(a, b podUsage) int {
 		return compareNames(a.pod, b.pod)
 	})
 	return v

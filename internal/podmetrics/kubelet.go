@@ -16,12 +16,12 @@ func compareNames(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// Resource returns what a kubelet has at /metrics/resource, of the pods on some virtual nodes.
-// What a node uses in all is there if there is one.
+// Resource returns what a kubelet serves at /metrics/resource, for the pods on some virtual nodes.
+// The totals of a node are included if there is only one.
 func (h *Home) Resource(ctx context.Context, nodes map[string][]*corev1.Pod) ([]*dto.MetricFamily, error) {
-	var views []view
+	var views []snapshot
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		v, err := h.look(ctx, name, nodes[name])
+		v, err := h.read(ctx, name, nodes[name])
 		if err != nil {
 			return nil, err
 		}
@@ -30,17 +30,17 @@ func (h *Home) Resource(ctx context.Context, nodes map[string][]*corev1.Pod) ([]
 	return families(views), nil
 }
 
-// Summary returns what a kubelet has at /stats/summary, of the pods on a virtual node.
+// Summary returns what a kubelet serves at /stats/summary, for the pods on a virtual node.
 func (h *Home) Summary(ctx context.Context, name string, pods []*corev1.Pod) (*stats.Summary, error) {
-	v, err := h.look(ctx, name, pods)
+	v, err := h.read(ctx, name, pods)
 	if err != nil {
 		return nil, err
 	}
 	return summary(v), nil
 }
 
-// memoryOr1 is an amount of memory, of which a node has at least a byte: metrics-server takes a
-// node that uses nothing, as one without pods does, for one that was not measured.
+// memoryOr1 is a node's amount of memory, at least a byte: metrics-server takes a node that uses
+// none, such as one without pods, for one that was not measured.
 func memoryOr1(bytes uint64) float64 { return float64(max(bytes, 1)) }
 
 // table collects samples of metrics by their names.
@@ -48,12 +48,12 @@ type table struct {
 	list []*dto.MetricFamily
 }
 
-// family adds a metric family; what is added next belongs to it.
+// family begins a metric family, to which add adds.
 func (t *table) family(name, help string, kind dto.MetricType) {
 	t.list = append(t.list, &dto.MetricFamily{Name: &name, Help: &help, Type: &kind})
 }
 
-// add adds a sample. Zero milliseconds are no time.
+// add adds a sample; millis of 0 means without a time.
 func (t *table) add(value float64, millis int64, labels ...string) {
 	f := t.list[len(t.list)-1]
 	m := &dto.Metric{}
@@ -71,31 +71,31 @@ func (t *table) add(value float64, millis int64, labels ...string) {
 	f.Metric = append(f.Metric, m)
 }
 
-// families renders nodes as a kubelet does, in its names and its order.
-func families(nodes []view) []*dto.MetricFamily {
+// families renders nodes with a kubelet's metric names, in its order.
+func families(nodes []snapshot) []*dto.MetricFamily {
 	t := &table{}
-	each := func(f func(podView)) {
+	each := func(f func(podUsage)) {
 		for _, n := range nodes {
 			for _, p := range n.pods {
 				f(p)
 			}
 		}
 	}
-	eachContainer := func(f func(c containerView, labels ...string)) {
-		each(func(p podView) {
+	eachContainer := func(f func(c containerUsage, labels ...string)) {
+		each(func(p podUsage) {
 			for _, c := range p.containers {
 				f(c, "container", c.name, "namespace", p.pod.Namespace, "pod", p.pod.Name)
 			}
 		})
 	}
 	t.family("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds, since it was measured first", dto.MetricType_COUNTER)
-	eachContainer(func(c containerView, labels ...string) { t.add(c.seconds(), c.last.time.UnixMilli(), labels...) })
+	eachContainer(func(c containerUsage, labels ...string) { t.add(c.seconds(), c.last.time.UnixMilli(), labels...) })
 	t.family("container_memory_working_set_bytes", "Current working set of the container in bytes", dto.MetricType_GAUGE)
-	eachContainer(func(c containerView, labels ...string) {
+	eachContainer(func(c containerUsage, labels ...string) {
 		t.add(float64(c.last.memory), c.last.time.UnixMilli(), labels...)
 	})
 	t.family("container_start_time_seconds", "When the cumulative cpu time of the container began, in seconds since 1970", dto.MetricType_GAUGE)
-	eachContainer(func(c containerView, labels ...string) { t.add(float64(c.start.UnixNano())/1e9, 0, labels...) })
+	eachContainer(func(c containerUsage, labels ...string) { t.add(float64(c.start.UnixNano())/1e9, 0, labels...) })
 	failed := 0.0
 	for _, n := range nodes {
 		if n.err != nil {
@@ -110,20 +110,20 @@ func families(nodes []view) []*dto.MetricFamily {
 		t.add(memoryOr1(total.last.memory), total.last.time.UnixMilli())
 	}
 	t.family("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the containers of the pod in core-seconds", dto.MetricType_COUNTER)
-	each(func(p podView) {
+	each(func(p podUsage) {
 		t.add(p.sum.seconds(), p.sum.last.time.UnixMilli(), "namespace", p.pod.Namespace, "pod", p.pod.Name)
 	})
 	t.family("pod_memory_working_set_bytes", "Current working set of the containers of the pod in bytes", dto.MetricType_GAUGE)
-	each(func(p podView) {
+	each(func(p podUsage) {
 		t.add(float64(p.sum.last.memory), p.sum.last.time.UnixMilli(), "namespace", p.pod.Namespace, "pod", p.pod.Name)
 	})
-	t.family("resource_scrape_error", "1 if the provider did not say what pods use, 0 otherwise", dto.MetricType_GAUGE)
+	t.family("resource_scrape_error", "1 if the provider returned no metrics of pods, 0 otherwise", dto.MetricType_GAUGE)
 	t.add(failed, 0)
 	return slices.DeleteFunc(t.list, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
-// summary renders a node as a kubelet does.
-func summary(v view) *stats.Summary {
+// summary renders a node as a kubelet's summary.
+func summary(v snapshot) *stats.Summary {
 	out := &stats.Summary{Node: stats.NodeStats{NodeName: v.name, StartTime: metav1.NewTime(v.now)}, Pods: []stats.PodStats{}}
 	if !v.total.last.time.IsZero() {
 		out.Node.StartTime = metav1.NewTime(v.total.start)

@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// MetricsAPI reads metrics.k8s.io, which metrics-server and others serve. It needs the right
-// to list its pods in the namespaces of consumers.
+// MetricsAPI reads metrics.k8s.io, which metrics-server and others serve. It needs the permission
+// to list pods of that API in the namespaces of consumers.
 type MetricsAPI struct {
 	// REST is a client of the API server.
 	REST rest.Interface
@@ -23,7 +23,7 @@ type MetricsAPI struct {
 	Label string
 }
 
-// podMetricsList is what is read of a PodMetricsList of metrics.k8s.io/v1beta1.
+// podMetricsList has those fields of a metrics.k8s.io/v1beta1 PodMetricsList that are read.
 type podMetricsList struct {
 	Items []struct {
 		Metadata struct {
@@ -49,7 +49,7 @@ func (a MetricsAPI) Measure(ctx context.Context, namespace, contract string) (ma
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsServiceUnavailable(err):
 		return nil, &peering.Error{
 			Reason: peering.ReasonMetricsUnavailable, Err: err,
-			Message: "the provider's cluster serves no metrics.k8s.io, such as metrics-server does, or its agent may not read it",
+			Message: "the provider's cluster does not serve metrics.k8s.io (metrics-server does, for example), or its agent may not read it",
 		}
 	case err != nil:
 		return nil, fmt.Errorf("list metrics of pods in %s: %w", namespace, err)
@@ -60,12 +60,12 @@ func (a MetricsAPI) Measure(ctx context.Context, namespace, contract string) (ma
 		return nil, fmt.Errorf("list metrics of pods in %s: %w", namespace, err)
 	}
 	if len(raw) > maxListBytes {
-		return nil, fmt.Errorf("list metrics of pods in %s: the answer has more than %d bytes", namespace, maxListBytes)
+		return nil, fmt.Errorf("list metrics of pods in %s: the response exceeds the limit of %d bytes", namespace, maxListBytes)
 	}
 	return readList(raw)
 }
 
-// readList reads a list. What makes no sense is left out.
+// readList decodes a list, and drops malformed entries.
 func readList(raw []byte) (map[string]peering.PodMetrics, error) {
 	var list podMetricsList
 	if err := json.Unmarshal(raw, &list); err != nil {

@@ -16,18 +16,18 @@ import (
 
 // Pod is a pod of a contract that runs in this cluster.
 type Pod struct {
-	// UID is the one in the consumer.
+	// UID is the pod's UID at the consumer.
 	UID string
 	// Namespace and Name are those here.
 	Namespace, Name string
-	// Started is when a kubelet took it. What was measured before is of another pod.
+	// Started is when a kubelet started it. Earlier measurements are of another pod.
 	Started time.Time
 }
 
 // Source reads what pods use.
 type Source interface {
-	// Measure returns what the pods of a contract in a namespace use, by their names. That
-	// there is nothing to read is a *peering.Error with the reason METRICS_UNAVAILABLE.
+	// Measure returns what the pods of a contract in a namespace use, by name. Without a metrics
+	// API the error is a *peering.Error with the reason METRICS_UNAVAILABLE.
 	Measure(ctx context.Context, namespace, contract string) (map[string]peering.PodMetrics, error)
 }
 
@@ -52,15 +52,15 @@ type Provider struct {
 	contracts map[string]*measured
 }
 
-// measured is what was measured for a contract.
+// measured has the last measurement of a contract.
 type measured struct {
-	turn   chan struct{} // whose turn it is to look at the rest
+	turn   chan struct{} // a lock of the rest that can be waited for with a context
 	at     time.Time
 	result peering.ContractMetrics
 	err    error
 }
 
-// NewProvider returns a Provider that has measured nothing yet.
+// NewProvider returns a Provider without measurements.
 func NewProvider(cfg ProviderConfig) (*Provider, error) {
 	if cfg.Source == nil || cfg.Pods == nil {
 		return nil, errors.New("metrics of pods: a source and pods are required")
@@ -90,7 +90,7 @@ func (p *Provider) PodMetrics(ctx context.Context, contract string) (peering.Con
 	}
 	defer func() { <-p.slots }()
 	pods, err := p.measure(ctx, contract)
-	if ctx.Err() != nil { // the caller's end is no answer for others
+	if ctx.Err() != nil { // the caller has gone; other callers measure again
 		return peering.ContractMetrics{}, context.Cause(ctx)
 	}
 	now = p.cfg.Now()
@@ -100,7 +100,7 @@ func (p *Provider) PodMetrics(ctx context.Context, contract string) (peering.Con
 	return m.result, err
 }
 
-// due says whether it is time to measure again.
+// due reports whether it is time to measure again.
 func (m *measured) due(now time.Time) bool {
 	wait := measureEvery
 	if e, ok := errors.AsType[*peering.Error](m.err); ok && e.Reason == peering.ReasonMetricsUnavailable {
@@ -109,7 +109,7 @@ func (m *measured) due(now time.Time) bool {
 	return m.at.IsZero() || now.Sub(m.at) >= wait
 }
 
-// of returns what was measured for a contract, and forgets what nobody asked for lately.
+// of returns the last measurement of a contract, and forgets those that were not requested lately.
 func (p *Provider) of(contract string) *measured {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func (p *Provider) of(contract string) *measured {
 	return m
 }
 
-// take waits for a place in a channel.
+// take waits until it can send to places.
 func take(ctx context.Context, places chan struct{}) error {
 	select {
 	case places <- struct{}{}:
@@ -156,8 +156,8 @@ func (p *Provider) measure(ctx context.Context, contract string) ([]peering.PodM
 	return out, nil
 }
 
-// attribute returns what was measured of pods in the consumer's terms. A name may have been
-// another pod's before.
+// attribute returns the measurements with the consumer's UIDs of the pods. It drops those of an
+// earlier pod of the same name.
 func attribute(pods []Pod, found map[string]peering.PodMetrics) []peering.PodMetrics {
 	var out []peering.PodMetrics
 	for _, pod := range pods {
