@@ -174,7 +174,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	v.exposure.Local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
-	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Answer(spec.Contract, a) }}
+	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Ack(spec.Contract, a) }}
 	conn := n.conn(spec.Peer)
 	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Asked: func() { v.node.Asked() }, Log: log})
 	if err != nil {

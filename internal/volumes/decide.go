@@ -14,23 +14,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// namePrefix begins the names of volumes, on both sides.
+// namePrefix begins the names of volumes, in both clusters.
 const namePrefix = "entente-"
 
-// Name is the name of the volume that is made for a claim: of the PersistentVolume at
-// home and of the PersistentVolumeClaim at the provider. Another claim of the same name
+// Name is the name of a claim's volume: of the PersistentVolume at home and of the
+// PersistentVolumeClaim at the provider. It has the claim's UID, so a later claim of the same name
 // gets another volume.
 func Name(claimUID string) string { return namePrefix + strings.ToLower(claimUID) }
 
-// Share is a contract as far as volumes go by it.
+// Share is what volumes need to know about a contract.
 type Share struct {
 	Peer     peering.ClusterID
 	Contract string
 	// Hold is the annotation by which the contract holds an object here.
 	Hold string
-	// Resources is what the contract grants; storage of a class is among it.
+	// Resources are the granted resources, storage of classes included.
 	Resources corev1.ResourceList
-	// AcceptNew says that it takes more than it has.
+	// AcceptNew means that it takes new volumes, and expands volumes.
 	AcceptNew bool
 }
 
@@ -38,7 +38,7 @@ func refuse(reason peering.RefusalReason, retryable bool, format string, args ..
 	return &peering.Refusal{Reason: reason, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
 }
 
-// read decodes and checks what a consumer says of a volume.
+// read decodes and checks a consumer's volume.
 func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
 	invalid := func(format string, args ...any) (peering.ClaimObject, *peering.Refusal) {
 		return peering.ClaimObject{}, refuse(peering.RefusedInvalid, false, "%s: "+format, append([]any{o.Ref}, args...)...)
@@ -47,7 +47,7 @@ func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
 		return invalid("its name is not %s", Name(o.Ref.UID))
 	}
 	if len(o.JSON) > maxClaimBytes {
-		return invalid("%d bytes, more than %d", len(o.JSON), maxClaimBytes)
+		return invalid("%d bytes; the limit is %d", len(o.JSON), maxClaimBytes)
 	}
 	var c peering.ClaimObject
 	if err := json.Unmarshal(o.JSON, &c); err != nil {
@@ -76,7 +76,7 @@ func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
 	return c, nil
 }
 
-// size is what a claim asks for.
+// size is the requested size of a claim.
 func size(c *corev1.PersistentVolumeClaim) int64 {
 	q := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	return q.Value()
@@ -86,13 +86,13 @@ func classOf(c *corev1.PersistentVolumeClaim) string {
 	return ptr.Deref(c.Spec.StorageClassName, "")
 }
 
-// counts says whether a claim counts against a contract: while that holds it.
+// counts reports whether a claim counts against a contract, which it does while the contract holds it.
 func counts(c *corev1.PersistentVolumeClaim, s Share) bool {
 	_, held := c.Annotations[s.Hold]
 	return held || c.Labels[api.LabelContract] == s.Contract && c.Labels[api.LabelKept] == ""
 }
 
-// Usage is how much storage of each class claims have that count against a contract.
+// Usage returns the storage of each class that the claims of a contract use.
 func Usage(claims []*corev1.PersistentVolumeClaim, contract, hold string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for _, c := range claims {
@@ -107,11 +107,11 @@ func Usage(claims []*corev1.PersistentVolumeClaim, contract, hold string) corev1
 	return out
 }
 
-// fits says whether a volume may be so large: what else the consumer has is all.
+// fits checks the size of a wanted volume against the contract; all are the consumer's volumes.
 func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim) *peering.Refusal {
 	others := slices.DeleteFunc(slices.Clone(all), func(c *corev1.PersistentVolumeClaim) bool { return have != nil && c.UID == have.UID })
 	if len(others) >= maxPerPeer {
-		return refuse(peering.RefusedQuota, true, "a consumer has at most %d volumes at the provider, those that are kept included", maxPerPeer)
+		return refuse(peering.RefusedQuota, true, "a consumer has at most %d volumes at the provider, kept ones included", maxPerPeer)
 	}
 	mine := slices.DeleteFunc(others, func(c *corev1.PersistentVolumeClaim) bool { return !counts(c, s) })
 	if len(mine) >= maxPerContract {
@@ -139,14 +139,14 @@ type step uint8
 
 const (
 	stepCreate step = iota
-	// stepHold notes that the contract holds it, in the form that it has.
+	// stepHold records that the contract holds it, with its current hash.
 	stepHold
-	// stepGrow asks for more, of a class that can be made larger.
+	// stepGrow requests a larger size, if the class can be expanded.
 	stepGrow
 )
 
-// decide decides about a volume that a consumer wants: have is nil if it is not there, all
-// what the consumer has, expands whether the class can be made larger.
+// decide decides about a wanted volume. have is the existing volume or nil, all are the consumer's
+// volumes, and expands is whether the class can be expanded.
 func decide(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
 	if have == nil {
 		if !s.AcceptNew {
@@ -174,13 +174,13 @@ func decide(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObje
 	case !grows && (have.Status.Phase != corev1.ClaimBound || got.Value() >= size(have)):
 		return stepHold, nil
 	case !grows:
-		return 0, refuse(peering.RefusedInternal, true, "the volume is being made larger: it has %s yet", got.String())
+		return 0, refuse(peering.RefusedInternal, true, "the volume is being expanded, and still has %s", got.String())
 	case !expands:
-		return 0, refuse(peering.RefusedInvalid, false, "volumes of storage class %s cannot be made larger", want.StorageClass)
+		return 0, refuse(peering.RefusedInvalid, false, "volumes of storage class %s cannot be expanded", want.StorageClass)
 	case !s.AcceptNew:
-		return 0, refuse(peering.RefusedContract, false, "contract %s is ending and grants no more than it does; ask for a new one", s.Contract)
+		return 0, refuse(peering.RefusedContract, false, "contract %s is ending and expands no volumes; ask for a new one", s.Contract)
 	case have.Status.Phase != corev1.ClaimBound:
-		return 0, refuse(peering.RefusedInternal, true, "the volume was not mounted yet and is made larger then")
+		return 0, refuse(peering.RefusedInternal, true, "the volume is not mounted yet, and is expanded once it is")
 	}
 	return stepGrow, nil
 }

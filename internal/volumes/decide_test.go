@@ -88,11 +88,11 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		"another class":                          {bytes: gi, class: "slow", have: claim("v", gi), refused: "never changes", final: true},
 		"more":                                   {bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, want: stepGrow},
 		"more, of itself counted once":           {bytes: 10 * gi, have: claim("v", 9*gi, bound(9*gi)), expands: true, want: stepGrow},
-		"more than the contract grants":          {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
-		"more of a class that cannot":            {bytes: 2 * gi, have: claim("v", gi, bound(gi)), refused: "cannot be made larger", final: true},
+		"more than the contract grants":           {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
+		"more of a class that cannot":            {bytes: 2 * gi, have: claim("v", gi, bound(gi)), refused: "cannot be expanded", final: true},
 		"more by a contract that ends":           {share: closing, bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "is ending", final: true},
 		"more before it is mounted":              {bytes: 2 * gi, have: claim("v", gi), expands: true, refused: "not mounted yet"},
-		"while it grows":                         {bytes: 2 * gi, have: claim("v", 2*gi, bound(gi)), expands: true, refused: "has 1Gi yet"},
+		"while it grows":                         {bytes: 2 * gi, have: claim("v", 2*gi, bound(gi)), expands: true, refused: "still has 1Gi"},
 		"while it is deleted":                    {bytes: gi, have: claim("v", gi, func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }), refused: "being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestClaimsAreValidated(t *testing.T) {
 		"many access modes":   {change: func(c *peering.ClaimObject) { c.AccessModes = make([]string, 5) }, says: "1 to"},
 		"an unknown mode":     {change: func(c *peering.ClaimObject) { c.AccessModes = []string{"Own"} }, says: `unknown access mode "Own"`},
 		"no JSON":             {raw: "{", says: "unexpected end"},
-		"too much":            {raw: `{"claim":"` + strings.Repeat("x", maxClaimBytes) + `"}`, says: "more than"},
+		"too much":            {raw: `{"claim":"` + strings.Repeat("x", maxClaimBytes) + `"}`, says: "the limit is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := good

@@ -32,16 +32,16 @@ import (
 )
 
 const (
-	// annotationProvisioner says of a claim who provisions it, annotationNode for which node,
-	// once its pod was placed. Kubernetes sets both.
+	// annotationProvisioner names the provisioner of a claim, and annotationNode the node, once its
+	// pod was placed. Kubernetes sets both.
 	annotationProvisioner = "volume.kubernetes.io/storage-provisioner"
 	annotationNode        = "volume.kubernetes.io/selected-node"
 	annotationBy          = "pv.kubernetes.io/provisioned-by"
-	// parameterClass is the parameter of a storage class that names the provider's class,
-	// parameterHome the one that names the class for pods that run at home.
+	// parameterClass is the storage class's parameter with the provider's class, and parameterHome
+	// the one with the class for pods that run at home.
 	parameterClass = "class"
 	parameterHome  = "homeClass"
-	// attributeClass is the attribute of a volume that says which class it has abroad.
+	// attributeClass is the volume's attribute with its class abroad.
 	attributeClass = "class"
 )
 
@@ -55,8 +55,8 @@ const (
 )
 
 const (
-	// again is the pause before a claim or a volume is reconciled again that waits for a
-	// contract or an answer, refused for one that was refused for now, and inStep for one that waits for nothing.
+	// Pauses before a claim or volume is reconciled again: again while it waits for a contract or a response,
+	// refused after a refusal that can be retried, and inStep if it waits for nothing.
 	again   = 10 * time.Second
 	refused = time.Minute
 	inStep  = 5 * time.Minute
@@ -68,12 +68,12 @@ type Contract struct {
 	Resources corev1.ResourceList
 }
 
-// Providers reaches the clusters that lend to this one.
+// Providers are the providers of this cluster.
 type Providers interface {
 	// Contracts returns the contracts that run with a peer, by their IDs.
 	Contracts(peer peering.ClusterID) []Contract
-	// Want has a volume at the provider of a contract, Unwant has it deleted there. What the
-	// provider answers is told to Home.Answer.
+	// Want asks the provider of a contract for a volume, Unwant asks it to delete the volume.
+	// Home.Ack gets the acknowledgements.
 	Want(contract string, o peering.Object)
 	Unwant(contract string, ref peering.ObjectRef)
 }
@@ -84,29 +84,29 @@ type Home struct {
 	Reader    client.Reader
 	Providers Providers
 	Events    events.EventRecorder
-	// Changed is told of contracts of which volumes may have begun or ended to use some.
+	// Changed is called with contracts whose use by volumes may have changed.
 	Changed func(contract string)
 	// Namespace is the agent's own.
 	Namespace string
 
 	mu      sync.Mutex
-	answers map[string]answer // by the UID of the claim
+	acks    map[string]ack // by the UID of the claim
 	claims  chan event.GenericEvent
 	volumes chan event.GenericEvent
 }
 
-// answer is what the provider of a contract said last of a volume.
-type answer struct {
+// ack is the last acknowledgement of a volume by a contract's provider.
+type ack struct {
 	claim    types.NamespacedName
 	contract string
 	hash     peering.Hash
-	done     bool // it is as it was asked for, or deleted
+	done     bool // the volume is as requested, or deleted
 	refusal  *peering.Refusal
 }
 
-// SetupWithManager has the claims and volumes of our storage classes reconciled.
+// SetupWithManager registers the reconcilers of claims and volumes of our storage classes.
 func (h *Home) SetupWithManager(mgr ctrl.Manager) error {
-	h.answers = map[string]answer{}
+	h.acks = map[string]ack{}
 	h.claims, h.volumes = make(chan event.GenericEvent, 64), make(chan event.GenericEvent, 64)
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetAnnotations()[annotationProvisioner] == api.VolumeDriver })
 	abroad := predicate.NewPredicateFuncs(func(o client.Object) bool { return peerOf(o.(*corev1.PersistentVolume)) != "" })
@@ -133,7 +133,7 @@ func (h *Home) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// peerOf returns in whose cluster a volume is; empty if it is none of ours.
+// peerOf returns the peer that has a volume, or "" for a volume of another driver.
 func peerOf(pv *corev1.PersistentVolume) peering.ClusterID {
 	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != api.VolumeDriver {
 		return ""
@@ -141,13 +141,13 @@ func peerOf(pv *corev1.PersistentVolume) peering.ClusterID {
 	return peering.ClusterID(pv.Spec.CSI.VolumeAttributes[api.VolumePeer])
 }
 
-// Answer takes what the provider of a contract said of a volume.
-func (h *Home) Answer(contract string, a peering.Ack) {
+// Ack records the acknowledgement of a volume by a contract's provider.
+func (h *Home) Ack(contract string, a peering.Ack) {
 	h.mu.Lock()
-	known, ok := h.answers[a.Ref.UID]
+	known, ok := h.acks[a.Ref.UID]
 	if ok && known.contract == contract && (a.Hash == known.hash) {
 		known.done, known.refusal = a.Refusal == nil, a.Refusal
-		h.answers[a.Ref.UID] = known
+		h.acks[a.Ref.UID] = known
 	}
 	h.mu.Unlock()
 	if !ok {
@@ -155,30 +155,30 @@ func (h *Home) Answer(contract string, a peering.Ack) {
 	}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: known.claim.Namespace, Name: known.claim.Name}}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: a.Ref.Name}}
-	// Nobody who hears a provider may wait for a reconcile.
+	// The caller handles a provider's messages, and must not wait for a reconcile.
 	go func() {
 		h.claims <- event.GenericEvent{Object: claim}
 		h.volumes <- event.GenericEvent{Object: pv}
 	}()
 }
 
-// ask has a volume at a provider as it should be, or deleted with a zero hash, and returns
-// what the provider said of that so far.
-func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, claim types.NamespacedName) answer {
-	now := answer{claim: claim, contract: contract}
+// ask asks a provider for a volume, or to delete it if o is nil, and returns the acknowledgement so
+// far.
+func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, claim types.NamespacedName) ack {
+	now := ack{claim: claim, contract: contract}
 	if o != nil {
 		now.hash = o.Hash()
 	}
 	h.mu.Lock()
-	was, ok := h.answers[ref.UID]
+	was, ok := h.acks[ref.UID]
 	same := ok && was.contract == now.contract && was.hash == now.hash
 	if !same {
-		h.answers[ref.UID] = now
+		h.acks[ref.UID] = now
 		was = now
 	}
 	h.mu.Unlock()
-	// Again each time: what was asked may be lost with a session's state, and what is known
-	// costs nothing.
+	// This is repeated each time: a request may be lost with a session's state, and one that is
+	// known costs nothing.
 	switch {
 	case o != nil:
 		h.Providers.Want(contract, *o)
@@ -190,11 +190,11 @@ func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, cl
 
 func (h *Home) forget(uid string) {
 	h.mu.Lock()
-	delete(h.answers, uid)
+	delete(h.acks, uid)
 	h.mu.Unlock()
 }
 
-// object is a volume as it crosses.
+// object is a volume in the form in which it is sent.
 func object(namespace, claim, uid, class string, bytes int64, modes []corev1.PersistentVolumeAccessMode) (peering.Object, error) {
 	c := peering.ClaimObject{Claim: claim, StorageClass: class, Bytes: bytes}
 	for _, m := range modes {
@@ -207,16 +207,16 @@ func object(namespace, claim, uid, class string, bytes int64, modes []corev1.Per
 	return peering.Object{Ref: peering.ObjectRef{Kind: peering.KindClaim, Namespace: namespace, Name: Name(uid), UID: uid}, JSON: data}, nil
 }
 
-// portable says why a claim cannot be provisioned abroad; empty if it can.
+// portable returns why a claim cannot be provisioned abroad, or "".
 func portable(claim *corev1.PersistentVolumeClaim) string {
 	s := &claim.Spec
 	switch {
 	case s.VolumeMode != nil && *s.VolumeMode != corev1.PersistentVolumeFilesystem:
 		return "block devices do not cross to another cluster; use volumeMode Filesystem"
 	case s.DataSource != nil || s.DataSourceRef != nil:
-		return "a volume in another cluster begins empty; take dataSource away"
+		return "a volume in another cluster begins empty; remove dataSource"
 	case s.Selector != nil:
-		return "a volume that is made for a claim has no labels to select; take selector away"
+		return "a volume that is created for a claim has no labels to select; remove selector"
 	case s.VolumeAttributesClassName != nil && *s.VolumeAttributesClassName != "":
 		return "the VolumeAttributesClasses of this cluster are not known in another one"
 	case size(claim) <= 0:
@@ -249,8 +249,8 @@ func remoteClass(class *storagev1.StorageClass, lent corev1.ResourceList) (name,
 	return classes[0], ""
 }
 
-// reclaim is what becomes of a volume when its claim is deleted: what the class says, and
-// the end of what was made for one pod alone.
+// reclaim is a volume's reclaim policy: that of the class, or Delete if the claim was created for
+// one pod.
 func reclaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) corev1.PersistentVolumeReclaimPolicy {
 	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
 		return corev1.PersistentVolumeReclaimDelete
@@ -258,8 +258,8 @@ func reclaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass)
 	return ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
 }
 
-// newVolume is the PersistentVolume at home that stands for one at a peer's. Only pods on the
-// virtual nodes of that peer can use it.
+// newVolume is the PersistentVolume at home for a volume at a peer. Only pods on the virtual nodes
+// of that peer can use it.
 func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, peer peering.ClusterID, remote string) *corev1.PersistentVolume {
 	filesystem := corev1.PersistentVolumeFilesystem
 	return &corev1.PersistentVolume{
@@ -295,7 +295,7 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, fmt.Errorf("read claim %s: %w", req, err)
 	}
 	if claim.Annotations[annotationProvisioner] != api.VolumeDriver || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // once it is bound its volume is what is looked at
+		return reconcile.Result{}, nil // once it is bound, its volume is reconciled
 	}
 	class := &storagev1.StorageClass{}
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: classOf(claim)}, class); err != nil {
@@ -312,25 +312,25 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read node %s: %w", name, err)
 	} else if err != nil {
-		return reconcile.Result{}, h.giveBack(ctx, claim, "node "+name+" is gone")
+		return reconcile.Result{}, h.reschedule(ctx, claim, "node "+name+" is gone")
 	}
 	if home := class.Parameters[parameterHome]; node.Labels[api.LabelVirtualNode] == "" && home != "" {
 		return h.provisionLocally(ctx, claim, class, name, home)
 	}
 	if node.Labels[api.LabelVirtualNode] == "" {
-		return reconcile.Result{}, h.giveBack(ctx, claim, fmt.Sprintf(
-			"the pod was put on node %s of this cluster, and storage class %s names no class for that: annotate the template of the pods with %s: %s to have pod and volume in another cluster, "+
-				"or set storage.homeClass of the chart (%s of the class) to have both here",
+		return reconcile.Result{}, h.reschedule(ctx, claim, fmt.Sprintf(
+			"the pod was put on node %s of this cluster, and storage class %s names no class for that: annotate the template of the pods with %s: %s for a pod and volume in another cluster, "+
+				"or set storage.homeClass of the chart (%s of the class) for both here",
 			name, class.Name, api.AnnotationPodStrategy, api.StrategyRemote, parameterHome))
 	}
 	return h.provision(ctx, claim, class, node)
 }
 
-// provision has the provider behind a virtual node make a volume, and then makes the one
-// at home that stands for it.
+// provision asks the provider behind a virtual node for a volume, and then creates the
+// PersistentVolume for it at home.
 func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node *corev1.Node) (reconcile.Result, error) {
 	if problem := portable(claim); problem != "" {
-		return reconcile.Result{}, h.giveBack(ctx, claim, problem)
+		return reconcile.Result{}, h.reschedule(ctx, claim, problem)
 	}
 	peer := peering.ClusterID(node.Labels[api.LabelPeer])
 	contract, ok := chosen(h.Providers.Contracts(peer), node.Labels[api.LabelContract])
@@ -339,23 +339,23 @@ func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 	remote, problem := remoteClass(class, contract.Resources)
 	if problem != "" {
-		return reconcile.Result{}, h.giveBack(ctx, claim, problem)
+		return reconcile.Result{}, h.reschedule(ctx, claim, problem)
 	}
 	o, err := object(claim.Namespace, claim.Name, string(claim.UID), remote, size(claim), claim.Spec.AccessModes)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	said := h.ask(contract.ID, o.Ref, &o, client.ObjectKeyFromObject(claim))
+	ack := h.ask(contract.ID, o.Ref, &o, client.ObjectKeyFromObject(claim))
 	switch {
-	case said.refusal != nil && said.refusal.Retryable:
-		h.warn(claim, reasonFailed, "the provider cannot make the volume now: "+said.refusal.Message)
-		return reconcile.Result{RequeueAfter: refused}, nil // it tries again by itself, unless nothing was sent
-	case said.refusal != nil:
-		// It was never there, or nobody ever used it.
+	case ack.refusal != nil && ack.refusal.Retryable:
+		h.warn(claim, reasonFailed, "the provider cannot create the volume now: "+ack.refusal.Message)
+		return reconcile.Result{RequeueAfter: refused}, nil // the mirror retries by itself, unless nothing was sent
+	case ack.refusal != nil:
+		// The volume does not exist, or was never used.
 		h.Providers.Unwant(contract.ID, o.Ref)
 		h.forget(o.Ref.UID)
-		return reconcile.Result{}, h.giveBack(ctx, claim, "the provider makes no such volume: "+said.refusal.Message)
-	case !said.done:
+		return reconcile.Result{}, h.reschedule(ctx, claim, "the provider refuses the volume: "+ack.refusal.Message)
+	case !ack.done:
 		return reconcile.Result{RequeueAfter: again}, nil
 	}
 	err = h.Client.Create(ctx, newVolume(claim, class, peer, remote), client.FieldOwner(api.Manager))
@@ -369,7 +369,7 @@ func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return reconcile.Result{}, nil
 }
 
-// chosen returns the contract with an ID if it runs.
+// chosen returns the running contract with an ID.
 func chosen(all []Contract, id string) (Contract, bool) {
 	i := slices.IndexFunc(all, func(c Contract) bool { return c.ID == id })
 	if i < 0 {
@@ -378,15 +378,15 @@ func chosen(all []Contract, id string) (Contract, bool) {
 	return all[i], true
 }
 
-// giveBack says why a claim is not provisioned where its pod was placed, and gives it back to
-// the scheduler, which may choose another node.
-func (h *Home) giveBack(ctx context.Context, claim *corev1.PersistentVolumeClaim, problem string) error {
+// reschedule records why a claim is not provisioned where its pod was placed, and returns it to the
+// scheduler, which may choose another node.
+func (h *Home) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim, problem string) error {
 	h.warn(claim, reasonFailed, problem)
 	before := claim.DeepCopy()
 	claim.Annotations = maps.Clone(claim.Annotations)
 	delete(claim.Annotations, annotationNode)
 	if err := h.Client.Patch(ctx, claim, client.MergeFrom(before), client.FieldOwner(api.Manager)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("give claim %s/%s back: %w", claim.Namespace, claim.Name, err)
+		return fmt.Errorf("return claim %s/%s to the scheduler: %w", claim.Namespace, claim.Name, err)
 	}
 	return nil
 }

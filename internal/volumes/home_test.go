@@ -74,7 +74,7 @@ func newSite(t *testing.T, objects ...client.Object) *site {
 	}
 	s.Home = &Home{
 		Client: s.client, Reader: s.client, Providers: s.provider, Events: s.events, Changed: func(string) {}, Namespace: "entente-system",
-		answers: map[string]answer{}, claims: make(chan event.GenericEvent, 64), volumes: make(chan event.GenericEvent, 64),
+		acks: map[string]ack{}, claims: make(chan event.GenericEvent, 64), volumes: make(chan event.GenericEvent, 64),
 	}
 	return s
 }
@@ -141,13 +141,13 @@ func (s *site) answer(refusal *peering.Refusal) {
 	o, ok := s.provider.wanted["u1"]
 	s.provider.mu.Unlock()
 	if !ok {
-		s.Answer("c", peering.Ack{Ref: peering.ObjectRef{Kind: peering.KindClaim, Namespace: "shop", Name: Name("u1"), UID: "u1"}, Refusal: refusal})
+		s.Ack("c", peering.Ack{Ref: peering.ObjectRef{Kind: peering.KindClaim, Namespace: "shop", Name: Name("u1"), UID: "u1"}, Refusal: refusal})
 		return
 	}
-	s.Answer("c", peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal})
+	s.Ack("c", peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal})
 }
 
-func (s *site) said() string {
+func (s *site) recorded() string {
 	var out []string
 	for {
 		select {
@@ -172,7 +172,7 @@ func TestAClaimIsProvisionedWhereItsPodWasPlaced(t *testing.T) {
 	s.reconcile(t)
 	pv := s.volume(t)
 	if pv == nil {
-		t.Fatalf("no volume; events: %s", s.said())
+		t.Fatalf("no volume; events: %s", s.recorded())
 	}
 	if pv.Spec.ClaimRef.UID != "u1" || pv.Spec.CSI.Driver != api.VolumeDriver || pv.Spec.CSI.VolumeAttributes[api.VolumePeer] != "p" ||
 		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || pv.Spec.StorageClassName != "entente" {
@@ -219,8 +219,8 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 			if next, err := s.reconcileClaim(t.Context(), reconcileRequest()); err != nil || !tc.back && next.RequeueAfter == 0 {
 				t.Errorf("it is asked for again %+v, %v", next, err)
 			}
-			if said := s.said(); !strings.Contains(said, reasonFailed) || !strings.Contains(said, tc.words) {
-				t.Errorf("said %q, want %q", said, tc.words)
+			if got := s.recorded(); !strings.Contains(got, reasonFailed) || !strings.Contains(got, tc.words) {
+				t.Errorf("events %q, want %q", got, tc.words)
 			}
 			if _, placed := s.claim(t).Annotations[annotationNode]; placed == tc.back {
 				t.Errorf("the claim is still for its node: %t", placed)
@@ -273,8 +273,8 @@ func TestAClaimThatAsksForMoreHasItOnceTheProviderSaysSo(t *testing.T) {
 	}
 	s.answer(&peering.Refusal{Message: "cannot grow"})
 	s.reconcile(t)
-	if said := s.said(); has() != "1Gi of 1Gi" || !strings.Contains(said, "cannot grow") {
-		t.Fatalf("it has %s; said %s", has(), said)
+	if got := s.recorded(); has() != "1Gi of 1Gi" || !strings.Contains(got, "cannot grow") {
+		t.Fatalf("it has %s; events %s", has(), got)
 	}
 	s.answer(nil)
 	s.reconcile(t)

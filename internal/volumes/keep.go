@@ -15,16 +15,16 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reconcileVolume keeps a volume at a provider: wanted by a contract that runs, as large as
-// its claim asks for, and deleted when its claim is gone and its policy says so. Nothing
-// else deletes one.
+// reconcileVolume keeps a volume at a provider: wanted under a running contract, in the size that
+// its claim requests, and deleted when its claim is gone and its policy is Delete. Nothing else
+// deletes one.
 func (h *Home) reconcileVolume(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	pv := &corev1.PersistentVolume{}
 	if err := h.Client.Get(ctx, req.NamespacedName, pv); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if peerOf(pv) == "" {
-		return reconcile.Result{}, nil // the claims of others are bound to such
+		return reconcile.Result{}, nil // other volumes belong to others
 	}
 	ref := pv.Spec.ClaimRef
 	if pv.DeletionTimestamp != nil || ref == nil || ref.UID == "" {
@@ -36,10 +36,10 @@ func (h *Home) reconcileVolume(ctx context.Context, req reconcile.Request) (reco
 	}
 	contract, ok := keeper(h.Providers.Contracts(peerOf(pv)), pv)
 	if !ok {
-		return reconcile.Result{RequeueAfter: again}, nil // the provider keeps what it has
+		return reconcile.Result{RequeueAfter: again}, nil // the provider keeps the volume
 	}
 	h.Changed(contract.ID)
-	// A claim that a cache lacks may be there.
+	// A claim that is not in the cache may exist.
 	claim := &corev1.PersistentVolumeClaim{}
 	err := h.Reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, claim)
 	switch {
@@ -54,14 +54,14 @@ func (h *Home) reconcileVolume(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: inStep}, h.keep(ctx, pv, claim, contract, uid)
 }
 
-// uidOf returns the UID of the claim for which a volume was made, which names it abroad. Its
-// claim may be another one by now.
+// uidOf returns the UID of the claim for which a volume was created, which is in its name abroad.
+// It may be bound to another claim by now.
 func uidOf(pv *corev1.PersistentVolume) (string, bool) {
 	uid := pv.Spec.CSI.VolumeHandle[min(len(namePrefix), len(pv.Spec.CSI.VolumeHandle)):]
 	return uid, uid != "" && Name(uid) == pv.Spec.CSI.VolumeHandle
 }
 
-// keeper returns the contract by which a volume is kept: the first that lends its class.
+// keeper returns the contract that keeps a volume: the first that lends its class.
 func keeper(all []Contract, pv *corev1.PersistentVolume) (Contract, bool) {
 	name := corev1.ResourceName(peering.StorageResource(pv.Spec.CSI.VolumeAttributes[attributeClass]))
 	for _, c := range all {
@@ -72,8 +72,8 @@ func keeper(all []Contract, pv *corev1.PersistentVolume) (Contract, bool) {
 	return Contract{}, false
 }
 
-// keep has the provider hold a volume by a contract, and make it larger if its claim asks
-// for more than it has.
+// keep asks the provider to hold a volume for a contract, and to expand it if its claim requests
+// more.
 func (h *Home) keep(ctx context.Context, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, contract Contract, uid string) error {
 	has := pv.Spec.Capacity[corev1.ResourceStorage]
 	bytes := has.Value()
@@ -85,27 +85,27 @@ func (h *Home) keep(ctx context.Context, pv *corev1.PersistentVolume, claim *cor
 	if err != nil {
 		return err
 	}
-	said := h.ask(contract.ID, o.Ref, &o, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	ack := h.ask(contract.ID, o.Ref, &o, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
 	if claim == nil || bytes == has.Value() {
 		return h.showSize(ctx, claim, has)
 	}
-	if said.refusal != nil {
-		h.warn(claim, reasonNotGrown, "the provider did not make the volume larger: "+said.refusal.Message)
+	if ack.refusal != nil {
+		h.warn(claim, reasonNotGrown, "the provider did not expand the volume: "+ack.refusal.Message)
 	}
-	if !said.done {
+	if !ack.done {
 		return nil
 	}
 	before := pv.DeepCopy()
 	pv.Spec.Capacity[corev1.ResourceStorage] = *resource.NewQuantity(bytes, resource.BinarySI)
 	if err := h.Client.Patch(ctx, pv, client.MergeFrom(before), client.FieldOwner(api.Manager)); err != nil {
-		return fmt.Errorf("note the size of volume %s: %w", pv.Name, err)
+		return fmt.Errorf("record the size of volume %s: %w", pv.Name, err)
 	}
 	h.Events.Eventf(claim, nil, corev1.EventTypeNormal, reasonGrown, "Resize", "volume %s has %s", pv.Name, pv.Spec.Capacity.Storage())
 	return h.showSize(ctx, claim, pv.Spec.Capacity[corev1.ResourceStorage])
 }
 
-// showSize shows the size of a volume in the status of its claim, which Kubernetes does once, when
-// it binds them.
+// showSize writes the size of a volume into the status of its claim, which Kubernetes does only
+// once, when it binds them.
 func (h *Home) showSize(ctx context.Context, claim *corev1.PersistentVolumeClaim, has resource.Quantity) error {
 	if claim == nil || claim.Status.Phase != corev1.ClaimBound {
 		return nil
@@ -128,11 +128,11 @@ func (h *Home) showSize(ctx context.Context, claim *corev1.PersistentVolumeClaim
 // deleteVolume deletes a volume at its provider, and then at home.
 func (h *Home) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume, contract Contract, uid string) error {
 	ref := peering.ObjectRef{Kind: peering.KindClaim, Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.CSI.VolumeHandle, UID: uid}
-	said := h.ask(contract.ID, ref, nil, types.NamespacedName{Namespace: ref.Namespace, Name: pv.Spec.ClaimRef.Name})
-	if said.refusal != nil {
-		h.warn(pv, reasonNotDeleted, "the provider did not delete the volume: "+said.refusal.Message)
+	ack := h.ask(contract.ID, ref, nil, types.NamespacedName{Namespace: ref.Namespace, Name: pv.Spec.ClaimRef.Name})
+	if ack.refusal != nil {
+		h.warn(pv, reasonNotDeleted, "the provider did not delete the volume: "+ack.refusal.Message)
 	}
-	if !said.done {
+	if !ack.done {
 		return nil
 	}
 	if err := h.Client.Delete(ctx, pv, client.Preconditions{UID: &pv.UID}); err != nil && !apierrors.IsNotFound(err) {
@@ -142,7 +142,7 @@ func (h *Home) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume, co
 	return nil
 }
 
-// Usage is how much storage of each class the volumes of this cluster have by a contract.
+// Usage returns the storage of each class that the volumes of this cluster use of a contract.
 func (h *Home) Usage(ctx context.Context, peer peering.ClusterID, contract string) (corev1.ResourceList, error) {
 	var list corev1.PersistentVolumeList
 	if err := h.Client.List(ctx, &list, client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)}); err != nil {

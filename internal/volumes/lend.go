@@ -17,14 +17,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ours says whether a volume is a peer's.
+// ours reports whether a volume is the peer's.
 func ours(c *corev1.PersistentVolumeClaim, peer peering.ClusterID) bool {
 	return c.Labels[api.LabelManaged] == api.Manager && c.Labels[api.LabelPeer] == string(peer)
 }
 
-// Apply makes a volume of a consumer's in a namespace of its, makes it larger, or has
-// another contract hold it. A no is a *peering.Refusal. One contract's volumes are
-// applied one at a time.
+// Apply creates a consumer's volume in its namespace, expands it, or lets another contract hold it.
+// A refusal is a *peering.Refusal. Calls for one contract must not overlap.
 func Apply(ctx context.Context, c client.Client, s Share, namespace string, o peering.Object) error {
 	want, refusal := read(o)
 	if refusal != nil {
@@ -67,7 +66,7 @@ func Apply(ctx context.Context, c client.Client, s Share, namespace string, o pe
 	return change(ctx, c, s, o, want, have, what)
 }
 
-// newClaim is a consumer's volume as it is here.
+// newClaim is the claim here for a consumer's volume.
 func newClaim(s Share, namespace string, o peering.Object, want peering.ClaimObject) *corev1.PersistentVolumeClaim {
 	modes := make([]corev1.PersistentVolumeAccessMode, len(want.AccessModes))
 	for i, m := range want.AccessModes {
@@ -108,18 +107,18 @@ func change(ctx context.Context, c client.Client, s Share, o peering.Object, wan
 	have.Annotations[api.LabelOriginName] = want.Claim // another claim may have it by now
 	delete(have.Labels, api.LabelKept)
 	delete(have.Annotations, api.AnnotationKeptSince)
-	// It may have been changed since it was looked at.
+	// It may have changed since it was read.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, have, patch, client.FieldOwner(api.Manager)); err != nil {
 		return fmt.Errorf("change %s: %w", o.Ref, err)
 	}
 	if what == stepGrow {
-		return refuse(peering.RefusedInternal, true, "the volume is being made larger")
+		return refuse(peering.RefusedInternal, true, "the volume is being expanded")
 	}
 	return nil
 }
 
-// Delete deletes a volume because its consumer said so.
+// Delete deletes a volume at its consumer's request.
 func Delete(ctx context.Context, c client.Client, peer peering.ClusterID, namespace string, ref peering.ObjectRef) error {
 	have := &corev1.PersistentVolumeClaim{}
 	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, have); err != nil {
@@ -137,8 +136,9 @@ func Delete(ctx context.Context, c client.Client, peer peering.ClusterID, namesp
 	return nil
 }
 
-// Keep ends a contract's hold on the volumes of a namespace, all of which stay, and
-// returns how many there are, whoever made them. What no contract holds any more is labelled as kept.
+// Keep ends a contract's hold on the volumes of a namespace, all of which stay, and returns how many
+// there are, those of other owners included. Volumes that no contract holds any longer are labelled
+// as kept.
 func Keep(ctx context.Context, c client.Client, peer peering.ClusterID, hold, holdPrefix, namespace string, now time.Time) (int, error) {
 	var list corev1.PersistentVolumeClaimList
 	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -148,7 +148,7 @@ func Keep(ctx context.Context, c client.Client, peer peering.ClusterID, hold, ho
 	for i := range list.Items {
 		have := &list.Items[i]
 		if have.DeletionTimestamp != nil {
-			continue // somebody said so
+			continue // it is being deleted on request
 		}
 		kept++
 		if _, held := have.Annotations[hold]; !held || !ours(have, peer) {
@@ -167,7 +167,7 @@ func Keep(ctx context.Context, c client.Client, peer peering.ClusterID, hold, ho
 	return kept, nil
 }
 
-// holds says whether any contract holds an object.
+// holds reports whether any contract holds an object.
 func holds(o metav1.Object, prefix string) bool {
 	for k := range o.GetAnnotations() {
 		if strings.HasPrefix(k, prefix) {
@@ -177,8 +177,8 @@ func holds(o metav1.Object, prefix string) bool {
 	return false
 }
 
-// Mountable says whether the claims that a consumer's pod mounts are its own and here: an
-// error that is a *peering.Refusal says which are not.
+// Mountable checks that the claims that a consumer's pod mounts exist here and are its own. If one
+// is not, the error is a *peering.Refusal that names it.
 func Mountable(ctx context.Context, c client.Client, peer peering.ClusterID, namespace string, spec *corev1.PodSpec) error {
 	for i := range spec.Volumes {
 		claim := spec.Volumes[i].PersistentVolumeClaim
@@ -197,11 +197,11 @@ func Mountable(ctx context.Context, c client.Client, peer peering.ClusterID, nam
 	return nil
 }
 
-// CheckMount says of a volume of a consumer's pod whether it can be one of the
-// consumer's volumes, by its name.
+// CheckMount checks, by its name, that a claim in a consumer's pod can be one of the consumer's
+// volumes.
 func CheckMount(v *corev1.Volume) error {
 	if claim := v.PersistentVolumeClaim; !strings.HasPrefix(claim.ClaimName, namePrefix) {
-		return fmt.Errorf("volume %s is a claim %s, and no volume of the contract", v.Name, claim.ClaimName)
+		return fmt.Errorf("volume %s is claim %s, which is not a volume of the contract", v.Name, claim.ClaimName)
 	}
 	return nil
 }

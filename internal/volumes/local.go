@@ -16,40 +16,39 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// A claim never changes its storage class, and a provisioner serves its own. So where a pod
-// was placed at home, a claim of home's class is made in the agent's namespace, and the
-// volume that it gets is handed to the claim that the pod has, as an administrator
-// would: kept when the one claim goes, then bound to the other. Afterwards it is a volume of
-// home's provisioner like all of its, and nothing of it is ours.
+// A claim never changes its storage class, and a provisioner serves only its own. So if a pod was
+// placed at home, a stand-in claim of home's class is created in the agent's namespace, and its
+// volume is passed to the pod's claim, as an administrator would: the volume is retained when the
+// stand-in is deleted, and then bound to the pod's claim. Afterwards it is an ordinary volume of
+// home's provisioner.
 
 const (
-	// annotationPolicy keeps the policy that a volume had before it was held for a claim.
+	// annotationPolicy has the reclaim policy that a volume had before it was retained for a claim.
 	annotationPolicy = "entente.dev/reclaim-policy"
-	// handOver is the pause between two steps of that.
+	// handOver is the pause between two of these steps.
 	handOver = time.Second
 )
 
-// handed is what there is of a volume that is on its way to a claim: the claim that stands in,
-// and its volume. Either may be nil.
+// handed is the state of a handover: the stand-in claim and its volume. Either may be nil.
 type handed struct {
 	standIn *corev1.PersistentVolumeClaim
 	pv      *corev1.PersistentVolume
 }
 
-// localStep is the next step of handing a volume to a claim.
+// localStep is the next step of a handover.
 type localStep uint8
 
 const (
-	// localMake makes the claim that stands in.
+	// localMake creates the stand-in claim.
 	localMake localStep = iota
-	// localWait waits for it to be bound, or to be gone, or for the claim that it is for.
+	// localWait waits until it is bound, or gone, or until the pod's claim is bound.
 	localWait
-	// localHold has the volume outlive the claim that stands in.
-	localHold
-	// localRelease deletes that claim.
+	// localRetain makes the volume outlive the stand-in claim.
+	localRetain
+	// localRelease deletes the stand-in claim.
 	localRelease
-	// localGive binds the volume to the claim that it is for.
-	localGive
+	// localBind binds the volume to the pod's claim.
+	localBind
 )
 
 func nextLocal(h handed) localStep {
@@ -58,7 +57,7 @@ func nextLocal(h handed) localStep {
 	case held && string(h.pv.Spec.ClaimRef.UID) == h.pv.Labels[api.LabelOriginUID]:
 		return localWait // Kubernetes binds them
 	case held && h.pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && h.standIn == nil:
-		return localGive
+		return localBind
 	case h.standIn == nil:
 		return localMake
 	case h.standIn.DeletionTimestamp != nil:
@@ -66,12 +65,12 @@ func nextLocal(h handed) localStep {
 	case held:
 		return localRelease
 	case h.pv != nil && h.standIn.Status.Phase == corev1.ClaimBound:
-		return localHold
+		return localRetain
 	}
 	return localWait
 }
 
-// provisionLocally takes the next step towards a volume of home's class for a claim.
+// provisionLocally does the next step towards a volume of home's class for a claim.
 func (h *Home) provisionLocally(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node, home string) (reconcile.Result, error) {
 	there, err := h.handedTo(ctx, string(claim.UID))
 	if err != nil {
@@ -86,14 +85,14 @@ func (h *Home) provisionLocally(ctx context.Context, claim *corev1.PersistentVol
 		if apierrors.IsAlreadyExists(err) {
 			err = nil
 		}
-	case localHold:
-		err = h.change(ctx, there.pv, func(pv *corev1.PersistentVolume) { hold(pv, claim) })
+	case localRetain:
+		err = h.change(ctx, there.pv, func(pv *corev1.PersistentVolume) { retain(pv, claim) })
 	case localRelease:
 		err = h.Client.Delete(ctx, there.standIn, client.Preconditions{UID: &there.standIn.UID})
-	case localGive:
+	case localBind:
 		err = h.change(ctx, there.pv, func(pv *corev1.PersistentVolume) {
-			letGo(pv)
-			// It says whose it is until the claim says so, too, and afterwards.
+			unretain(pv)
+			// The label names the claim until it is bound, and afterwards.
 			metav1.SetMetaDataLabel(&pv.ObjectMeta, api.LabelOriginUID, string(claim.UID))
 			pv.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 			pv.Spec.StorageClassName, pv.Spec.PersistentVolumeReclaimPolicy = class.Name, reclaim(claim, class)
@@ -109,7 +108,7 @@ func (h *Home) provisionLocally(ctx context.Context, claim *corev1.PersistentVol
 	return reconcile.Result{RequeueAfter: handOver}, nil
 }
 
-// handedTo returns what is on its way to the claim with a UID, by the API server's own word.
+// handedTo reads the state of the handover to the claim with a UID from the API server.
 func (h *Home) handedTo(ctx context.Context, uid string) (out handed, err error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	switch err := h.Reader.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: Name(uid)}, claim); {
@@ -137,7 +136,7 @@ func (h *Home) handedTo(ctx context.Context, uid string) (out handed, err error)
 	return out, nil
 }
 
-// standIn is a claim of home's class that asks for what a claim asks for, on its node.
+// standIn is the stand-in claim: of home's class, for the same node, with the same requests.
 func standIn(namespace string, claim *corev1.PersistentVolumeClaim, node, class string) *corev1.PersistentVolumeClaim {
 	spec := claim.Spec.DeepCopy()
 	spec.StorageClassName, spec.VolumeName = &class, ""
@@ -151,16 +150,16 @@ func standIn(namespace string, claim *corev1.PersistentVolumeClaim, node, class 
 	}
 }
 
-// change changes a volume as it was read.
+// change patches a volume, unless it changed since it was read.
 func (h *Home) change(ctx context.Context, pv *corev1.PersistentVolume, change func(*corev1.PersistentVolume)) error {
 	before := pv.DeepCopy()
 	change(pv)
 	return h.Client.Patch(ctx, pv, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(api.Manager))
 }
 
-// dropLocal takes away what is on its way to a claim but for the one with a UID, because that is
-// gone, or is provisioned elsewhere. Nobody ever used it, so its volume goes as its own
-// policy says.
+// dropLocal ends the handovers to claims of a name, except for the one with the UID but, because
+// such a claim is gone, or is provisioned elsewhere. The volume was never used, so its own reclaim
+// policy applies.
 func (h *Home) dropLocal(ctx context.Context, claim client.ObjectKey, but string) error {
 	drops := func(o client.Object) bool {
 		a := o.GetAnnotations()
@@ -173,12 +172,12 @@ func (h *Home) dropLocal(ctx context.Context, claim client.ObjectKey, but string
 		h.Client.List(ctx, &held, client.HasLabels{api.LabelOriginUID}),
 	)
 	if err != nil {
-		return fmt.Errorf("list what is on its way to claims: %w", err)
+		return fmt.Errorf("list stand-in claims: %w", err)
 	}
 	var problems []error
 	for i := range held.Items {
 		if drops(&held.Items[i]) {
-			problems = append(problems, client.IgnoreNotFound(h.change(ctx, held.Items[i].DeepCopy(), letGo)))
+			problems = append(problems, client.IgnoreNotFound(h.change(ctx, held.Items[i].DeepCopy(), unretain)))
 		}
 	}
 	for i := range claims.Items {
@@ -189,8 +188,8 @@ func (h *Home) dropLocal(ctx context.Context, claim client.ObjectKey, but string
 	return errors.Join(problems...)
 }
 
-// hold has a volume outlive the claim that stands in for another.
-func hold(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
+// retain makes a volume outlive the stand-in claim.
+func retain(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	metav1.SetMetaDataLabel(&pv.ObjectMeta, api.LabelOriginUID, string(claim.UID))
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, api.LabelOriginNamespace, claim.Namespace)
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, api.LabelOriginName, claim.Name)
@@ -198,8 +197,8 @@ func hold(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 }
 
-// letGo takes back what hold did.
-func letGo(pv *corev1.PersistentVolume) {
+// unretain undoes retain.
+func unretain(pv *corev1.PersistentVolume) {
 	if was := pv.Annotations[annotationPolicy]; was != "" {
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(was)
 	}

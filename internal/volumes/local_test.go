@@ -70,7 +70,7 @@ func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
 	s.reconcile(t)
 	in := s.standIn(t)
 	if in == nil || *in.Spec.StorageClassName != "local" || in.Annotations[annotationNode] != "home" || in.Spec.Resources.Requests.Storage().String() != "1Gi" {
-		t.Fatalf("the claim that stands in is %+v; said %s", in, s.said())
+		t.Fatalf("the claim that stands in is %+v; events %s", in, s.recorded())
 	}
 	s.provisionHome(t)
 	for range 4 {
@@ -148,10 +148,10 @@ func TestEachStepOfHandingAVolumeOver(t *testing.T) {
 		"nothing yet":                 {handed{}, localMake},
 		"not bound":                   {handed{standIn: claim()}, localWait},
 		"bound, its volume not seen":  {handed{standIn: claim(bound)}, localWait},
-		"bound":                       {handed{claim(bound), volume("", "", drop)}, localHold},
+		"bound":                       {handed{claim(bound), volume("", "", drop)}, localRetain},
 		"held":                        {handed{claim(bound), volume("u1", "", keep)}, localRelease},
 		"held, the claim going":       {handed{claim(bound, going), volume("u1", "", keep)}, localWait},
-		"held, the claim gone":        {handed{nil, volume("u1", "", keep)}, localGive},
+		"held, the claim gone":        {handed{nil, volume("u1", "", keep)}, localBind},
 		"given":                       {handed{nil, volume("u1", "u1", keep)}, localWait},
 		"given, with policy Delete":   {handed{nil, volume("u1", "u1", drop)}, localWait},
 		"the claim going, not held":   {handed{claim(going), nil}, localWait},
