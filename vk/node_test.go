@@ -218,7 +218,7 @@ func TestALaterRevisionChangesTheNode(t *testing.T) {
 			t.Errorf("the node has %s CPUs and %s pods, want 6 and 20", cpu, pods)
 		}
 		if _, memory := node.Status.Capacity[corev1.ResourceMemory]; memory {
-			t.Error("the node still has memory, which is not lent any more")
+			t.Error("the node still has memory, which is no longer granted")
 		}
 		if _, gpu := node.Labels["example.com/gpu"]; gpu || node.Labels["example.com/site"] != "north" || node.Labels["mine.example.com/rack"] != "7" {
 			t.Errorf("labels are %v, want the new ones, those of others, and none that were dropped", node.Labels)

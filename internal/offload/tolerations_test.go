@@ -14,8 +14,8 @@ func testTolerations(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=2,pods=20")
 	k, _ := c.contract(id)
-	gpu, lent := corev1.Toleration{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}, corev1.Toleration{Key: "dedicated", Operator: "Equal", Value: "lent"}
-	k.NodeSelector, k.Tolerations = map[string]string{"kind": "gpu"}, []corev1.Toleration{gpu, lent}
+	gpu, granted := corev1.Toleration{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}, corev1.Toleration{Key: "dedicated", Operator: "Equal", Value: "granted"}
+	k.NodeSelector, k.Tolerations = map[string]string{"kind": "gpu"}, []corev1.Toleration{gpu, granted}
 	c.set(id, &k)
 	apply(t, p, id, namespaceObject(name, "Suffixed"))
 	// tolerates wants a pod to be made with these tolerations, besides those that an API server adds.
@@ -34,7 +34,7 @@ func testTolerations(t *testing.T, c *cluster) {
 		`{"key":"entente.dev/virtual-node","operator":"Exists"},{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":5}]`
 	first := classed(podObject(name, "first", "100m"), own)
 	apply(t, p, id, first)
-	tolerates("first", gpu, lent)
+	tolerates("first", gpu, granted)
 
 	// The policy changes: a pod that is here stays as it is, also when it is applied again.
 	k.Tolerations = []corev1.Toleration{gpu}
@@ -47,7 +47,7 @@ func testTolerations(t *testing.T, c *cluster) {
 		pod := &corev1.Pod{}
 		return c.get(t, name+"-aaaaaaaa", "first", pod) && pod.Spec.Containers[0].Image == "i2"
 	})
-	tolerates("first", gpu, lent)
+	tolerates("first", gpu, granted)
 
 	// Another contract on the same namespace has none.
 	other, _ := c.fresh("cpu=1,pods=5")

@@ -118,8 +118,8 @@ func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject
 		return refuse(peering.RefusedQuota, true, "a contract has at most %d volumes", maxPerContract)
 	}
 	name := corev1.ResourceName(peering.StorageResource(want.StorageClass))
-	most, lent := s.Resources[name]
-	if !lent {
+	most, granted := s.Resources[name]
+	if !granted {
 		return refuse(peering.RefusedQuota, false, "the contract grants no storage of class %s; ask for a contract with %s", want.StorageClass, name)
 	}
 	used := Usage(mine, s.Contract, s.Hold)[name]

@@ -227,9 +227,9 @@ func portable(claim *corev1.PersistentVolumeClaim) string {
 
 // remoteClass chooses the provider's storage class for a claim: the one that its own class
 // names, or the only one that the contract grants.
-func remoteClass(class *storagev1.StorageClass, lent corev1.ResourceList) (name, problem string) {
+func remoteClass(class *storagev1.StorageClass, granted corev1.ResourceList) (name, problem string) {
 	var classes []string
-	for resource := range lent {
+	for resource := range granted {
 		if c := peering.StorageClass(string(resource)); c != "" {
 			classes = append(classes, c)
 		}

@@ -187,7 +187,7 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	for name, tc := range map[string]struct {
 		claim   *corev1.PersistentVolumeClaim
-		lends   corev1.ResourceList
+		grants  corev1.ResourceList
 		refusal *peering.Refusal
 		words   string
 		back    bool
@@ -197,9 +197,9 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 		"a selector":        {claim: asks("entente", "office.entente.dev", func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }), words: "no labels", back: true},
 		"a node of home":    {claim: asks("entente", "home"), words: "entente.dev/pod-strategy: Remote", back: true},
 		"a node that went":  {claim: asks("entente", "gone"), words: "is gone", back: true},
-		"no storage":        {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{"cpu": resource.MustParse("1")}, words: "grants no storage", back: true},
+		"no storage":        {claim: asks("entente", "office.entente.dev"), grants: corev1.ResourceList{"cpu": resource.MustParse("1")}, words: "grants no storage", back: true},
 		"another class":     {claim: asks("slow", "office.entente.dev"), words: "none of class slow", back: true},
-		"one of two": {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{
+		"one of two": {claim: asks("entente", "office.entente.dev"), grants: corev1.ResourceList{
 			corev1.ResourceName(peering.StorageResource("a")): resource.MustParse("1Gi"), corev1.ResourceName(peering.StorageResource("b")): resource.MustParse("1Gi"),
 		}, words: "a, b; use a storage class", back: true},
 		"refused for good":   {claim: asks("entente", "office.entente.dev"), refusal: &peering.Refusal{Message: "never so"}, words: "never so", back: true},
@@ -207,8 +207,8 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, tc.claim)
-			if tc.lends != nil {
-				s.provider.contracts[0].Resources = tc.lends
+			if tc.grants != nil {
+				s.provider.contracts[0].Resources = tc.grants
 			}
 			s.reconcile(t)
 			if tc.refusal != nil {

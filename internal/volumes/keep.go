@@ -61,7 +61,7 @@ func uidOf(pv *corev1.PersistentVolume) (string, bool) {
 	return uid, uid != "" && Name(uid) == pv.Spec.CSI.VolumeHandle
 }
 
-// keeper returns the contract that keeps a volume: the first that lends its class.
+// keeper returns the contract that keeps a volume: the first that grants its class.
 func keeper(all []Contract, pv *corev1.PersistentVolume) (Contract, bool) {
 	name := corev1.ResourceName(peering.StorageResource(pv.Spec.CSI.VolumeAttributes[attributeClass]))
 	for _, c := range all {
