@@ -12,46 +12,46 @@ import (
 )
 
 const (
-	// ttl is how long a record of home may be kept, in seconds: as CoreDNS does.
+	// ttl is the TTL of a record of home, in seconds: as in CoreDNS.
 	ttl = 5
-	// version is which version of the Kubernetes DNS specification is followed.
+	// version is the version of the Kubernetes DNS specification that is followed.
 	version = "1.1.0"
 	// setDomain is the domain of Services of the Multi-Cluster Services API.
 	setDomain = "clusterset.local"
 )
 
-// Answer is what to say to a question.
+// Answer is the answer to a question.
 type Answer struct {
-	// Forward says that the name is not home's: the node's resolvers are to be asked.
-	// Nothing else is set then.
+	// Forward means that the name is not home's: the question goes to the node's resolvers. Nothing
+	// else is set then.
 	Forward bool
 	Rcode   int
 	Records []dns.RR
 	// Extra are addresses of the names in Records.
 	Extra []dns.RR
-	// Partial says that there are more Records than were asked for.
+	// Partial means that there are more records than the limit.
 	Partial bool
-	// Authority is, where there are no Records, what says for how long.
+	// Authority has the SOA record of a negative answer.
 	Authority []dns.RR
 	// Aliases lead from the name of the question to that of Records, one to the next.
 	Aliases []dns.RR
-	// Outside is the name that the last of Aliases leads to, if it is not home's: the
-	// node's resolvers are to be asked for it. There are no Records then.
+	// Outside is the target of the last of Aliases, if it is not home's: it has to be resolved by
+	// the node's resolvers. There are no Records then.
 	Outside string
-	// Work is how many endpoints and ports were looked at.
+	// Work is how many endpoints and ports were read.
 	Work int
 }
 
-// ClusterNames says what consumers see of this cluster's own names.
+// ClusterNames is which of this cluster's own names consumers can resolve.
 type ClusterNames struct {
-	// Hidden are this cluster's domains, of which consumers see nothing.
+	// Hidden are this cluster's domains, in which consumers can resolve nothing.
 	Hidden []string
-	// Visible has names that home does not have forwarded: the resolvers are this
-	// cluster's. Nothing is hidden then but what is below a namespace of home's.
+	// Visible means that names that home does not have are forwarded, as the resolvers are this
+	// cluster's. Only names below a namespace of home are hidden then.
 	Visible bool
 }
 
-// Answer answers a question of a consumer's pod, with at most so many records.
+// Answer answers a question of a consumer's pod, with at most limit records.
 //
 //	NAME.NAMESPACE.svc.DOMAIN               A, AAAA, SRV   of a Service; or CNAME,
 //	                                                       and what its target has
@@ -63,8 +63,8 @@ type ClusterNames struct {
 //	other private addresses, this cluster's domains        no such name
 //	everything else                                        forwarded
 //
-// Which names there are follows the Kubernetes specification of DNS-based service
-// discovery, so that a pod sees what it would see at home.
+// The names are those of the Kubernetes specification of DNS-based service discovery, so that a pod
+// sees what it would see at home.
 func (b *Book) Answer(who Who, q dns.Question, limit int, cluster ClusterNames) Answer {
 	switch q.Qtype {
 	case dns.TypeANY:
@@ -83,15 +83,15 @@ func (b *Book) Answer(who Who, q dns.Question, limit int, cluster ClusterNames) 
 	return b.follow(who, a, q, limit, cluster.Hidden)
 }
 
-// follow goes after what an alias leads to, as far as that is home's.
+// follow adds the answer for the target of an alias, if that is home's.
 func (b *Book) follow(who Who, a Answer, q dns.Question, limit int, hidden []string) Answer {
 	aliases, work := a.Aliases, a.Work
 	for a.Outside != "" {
 		if len(aliases) > maxAliases {
 			return Answer{Rcode: dns.RcodeServerFailure, Work: work}
 		}
-		// Home's names mean home's, even if its pods see this cluster's, too: nobody at home
-		// chose these.
+		// A target is resolved as one of home's names, even if pods can resolve this cluster's,
+		// too: home did not choose those.
 		q.Name = a.Outside
 		if a = b.answer(who, q, limit, ClusterNames{Hidden: hidden}); a.Forward {
 			a = Answer{Outside: q.Name}
@@ -103,11 +103,10 @@ func (b *Book) follow(who Who, a Answer, q dns.Question, limit int, hidden []str
 	return a
 }
 
-// answer answers a question, and does not go after what an alias leads to: Outside is
-// that, whosever name it is.
+// answer answers a question without following aliases: Outside is the target of one, even if it is
+// home's.
 func (b *Book) answer(who Who, q dns.Question, limit int, cluster ClusterNames) Answer {
-	// As far as names are compared they are in lower case; answers repeat the
-	// question as it was asked.
+	// Names are compared in lower case; answers repeat the question as it was asked.
 	labels := dns.SplitDomainName(strings.ToLower(q.Name))
 	for _, set := range []bool{false, true} {
 		z := zone{spaces: b.homes[who.Peer], domain: who.Domain, limit: limit, set: set}
@@ -146,23 +145,23 @@ func below(labels []string, domain string) ([]string, bool) {
 	return labels[:n], true
 }
 
-// zone is what one consumer's pods see.
+// zone has the names that one consumer's pods can resolve.
 type zone struct {
 	spaces map[string]*space
 	domain string
-	// set says that its names are those of a cluster set.
+	// set means that its names are those of a cluster set.
 	set   bool
 	limit int
 	work  int
 }
 
-// hit is a Service that a name stands for.
+// hit is the Service of a name.
 type hit struct {
 	Service
 	space *space
-	// key is what it is called here.
+	// key is its name here.
 	key string
-	// full is its whole name.
+	// full is its fully qualified name.
 	full string
 }
 
@@ -176,10 +175,10 @@ func (z *zone) find(s *space, name string) (hit, bool) {
 	return hit{Service: svc, space: s, key: key, full: name + "." + s.home + ".svc." + dns.Fqdn(z.domain)}, ok && (svc.Set != "") == z.set
 }
 
-// endpoints are the endpoints of the Service that take traffic, in a fixed order.
+// endpoints returns the endpoints of the Service that take traffic, in a fixed order.
 func (r hit) endpoints() iter.Seq[Endpoint] { return r.space.endpoints(r.key) }
 
-// of is what an endpoint is called below its Service.
+// of returns the name of an endpoint below its Service.
 func (z *zone) of(e Endpoint) string {
 	if z.set {
 		return e.Hostname + "." + e.Cluster
@@ -187,7 +186,7 @@ func (z *zone) of(e Endpoint) string {
 	return e.Hostname
 }
 
-// has says whether names are home's to answer: those of its namespaces.
+// has reports whether names belong to home: those below its namespaces do.
 func (z *zone) has(labels []string) bool {
 	n := len(labels)
 	return n >= 2 && labels[n-1] == "svc" && z.spaces[labels[n-2]] != nil
@@ -249,8 +248,8 @@ func (z *zone) service(r hit, q dns.Question) Answer {
 	return z.noName()
 }
 
-// endpoint answers for an endpoint of a Service, and in a cluster set for what is between it and
-// the Service: its cluster. Of a Service with an address a set has no such names.
+// endpoint answers for an endpoint of a Service, and in a cluster set also for the label between
+// them, its cluster. In a set, a Service with an address has no such names.
 func (z *zone) endpoint(r hit, host string, q dns.Question) Answer {
 	if z.set && !r.Headless {
 		return z.noName()
@@ -285,7 +284,7 @@ func (z *zone) port(r hit, labels []string, q dns.Question) Answer {
 	return z.srv(r, found, q)
 }
 
-// srv lists ports of a Service: its own, or of a headless one those of its endpoints.
+// srv lists ports of a Service: its own, or those of its endpoints if it is headless.
 func (z *zone) srv(r hit, ports []Port, q dns.Question) Answer {
 	var out Answer
 	seen := make(map[string]bool)
@@ -312,7 +311,7 @@ func (z *zone) srv(r hit, ports []Port, q dns.Question) Answer {
 	if len(out.Records) == 0 {
 		return z.noData()
 	}
-	// As CoreDNS: all are as good.
+	// As in CoreDNS: all have the same weight.
 	weight := uint16(max(1, 100/len(out.Records)))
 	for _, rr := range out.Records {
 		rr.(*dns.SRV).Weight = weight
@@ -320,7 +319,7 @@ func (z *zone) srv(r hit, ports []Port, q dns.Question) Answer {
 	return out
 }
 
-// endpointPorts adds those of the ports that the endpoints of a Service have.
+// endpointPorts adds those ports that the endpoints of a Service have.
 func (z *zone) endpointPorts(r hit, ports []Port, out *Answer, add func(target string, port uint16, list []netip.Addr)) {
 	for e := range r.endpoints() {
 		for _, p := range e.Ports {
@@ -337,7 +336,7 @@ func (z *zone) endpointPorts(r hit, ports []Port, out *Answer, add func(target s
 	}
 }
 
-// addresses answers a question for addresses with those of its family.
+// addresses answers a question with the addresses of its family.
 func (z *zone) addresses(list iter.Seq[netip.Addr], q dns.Question) Answer {
 	var out Answer
 	seen := make(map[netip.Addr]bool)
@@ -362,7 +361,7 @@ func (z *zone) addresses(list iter.Seq[netip.Addr], q dns.Question) Answer {
 func (z *zone) noData() Answer { return negative(z.domain, dns.RcodeSuccess) }
 func (z *zone) noName() Answer { return negative(z.domain, dns.RcodeNameError) }
 
-// endpoints are the endpoints of a Service that take traffic, in a fixed order.
+// endpoints returns the endpoints of a Service that take traffic, in a fixed order.
 func (s *space) endpoints(service string) iter.Seq[Endpoint] {
 	return func(yield func(Endpoint) bool) {
 		for _, name := range slices.Sorted(maps.Keys(s.slicesOf[service])) {
@@ -407,8 +406,8 @@ func (b *Book) pointer(who Who, q dns.Question, p netip.Prefix, limit int, visib
 	return Answer{Forward: true}
 }
 
-// namesOf returns what an address is called at a consumer's home, sorted: the
-// Service of a cluster address, and endpoints of headless Services.
+// namesOf returns the names of an address at a consumer's home, sorted: the Service of a cluster
+// address, and endpoints of headless Services.
 func (b *Book) namesOf(who Who, a netip.Addr) (out []string, work int) {
 	for o := range b.reverse[a] {
 		work++
@@ -437,8 +436,7 @@ func (b *Book) namesOf(who Who, a netip.Addr) (out []string, work int) {
 	return slices.Compact(out), work
 }
 
-// reversePrefix returns the addresses that a name below in-addr.arpa or ip6.arpa
-// stands for.
+// reversePrefix returns the addresses of a name below in-addr.arpa or ip6.arpa.
 func reversePrefix(labels []string) (netip.Prefix, bool) {
 	if rest, ok := below(labels, "in-addr.arpa"); ok && len(rest) <= 4 {
 		var a [4]byte
@@ -466,7 +464,7 @@ func reversePrefix(labels []string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// private says whether all addresses of a prefix are for use inside a network.
+// private reports whether all addresses of a prefix are private.
 func private(p netip.Prefix) bool {
 	for _, text := range []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15",

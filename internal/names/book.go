@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// Service is a Service of a consumer, as it is in this cluster.
+// Service is a Service of a consumer, as reflected in this cluster.
 type Service struct {
 	// Addresses are its cluster addresses. A headless one has none.
 	Addresses []netip.Addr
 	Headless  bool
 	Ports     []Port
-	// ExternalName is the name that it stands for. It has nothing else then.
+	// ExternalName is the name of which it is an alias. No other field is set then.
 	ExternalName string
-	// Set is the name that it has in the consumer's cluster set. It has no other one.
+	// Set is its name in the consumer's cluster set. It has no other name then.
 	Set string
 }
 
 // Port is a port of a Service or of its endpoints.
 type Port struct {
-	// Name is empty for a port without one.
+	// Name is "" for a port without a name.
 	Name string
 	// Protocol is tcp, udp or sctp.
 	Protocol string
@@ -30,57 +30,56 @@ type Port struct {
 // Endpoint is an endpoint of a Service that takes traffic.
 type Endpoint struct {
 	Address netip.Addr
-	// Hostname is its name below the Service's. A Book gives one without the name that
-	// its address makes.
+	// Hostname is its name below the Service's. By default a Book derives it from the address.
 	Hostname string
-	// Cluster is the cluster that it is in, of a Service of a cluster set.
+	// Cluster is its cluster, for a Service of a cluster set.
 	Cluster string
 	Ports   []Port
 }
 
 // Who is the source of a query.
 type Who struct {
-	// Peer is the consumer whose pod it is.
+	// Peer is the consumer of the pod.
 	Peer string
 	// Domain is the domain of the consumer's cluster, such as cluster.local.
 	Domain string
 }
 
-// Book has the names of all consumers, and which addresses are their pods'. It may be
-// used concurrently.
+// Book has the names of all consumers, and the addresses of their pods. It is safe for concurrent
+// use.
 type Book struct {
 	mu sync.RWMutex
-	// spaces are by the name of a namespace here.
+	// spaces is by the name of a namespace here.
 	spaces map[string]*space
-	// homes are by consumer and by what a namespace is called at home.
+	// homes is by consumer and by the name of a namespace at home.
 	homes map[string]map[string]*space
-	// reverse has the Services and endpoints that have an address.
+	// reverse has the Services and endpoints by address.
 	reverse map[netip.Addr]map[owner]struct{}
-	// pods are by an address of theirs, podAddresses the other way round.
+	// pods has the pods by address, podAddresses the addresses by pod.
 	pods         map[netip.Addr]map[object]struct{}
 	podAddresses map[object][]netip.Addr
-	// more is closed and replaced when an address may have become a pod's.
+	// more is closed and replaced when an address may have become that of a pod.
 	more chan struct{}
 }
 
 // object is an object of a namespace here.
 type object struct{ namespace, name string }
 
-// owner is a Service, or with a slice the endpoints in one EndpointSlice of it.
+// owner is a Service, or, with a slice, the endpoints in one of its EndpointSlices.
 type owner struct {
 	namespace, service, slice string
 }
 
-// space is a namespace that was made for a consumer. Its Services and endpoints may be
-// known before it is.
+// space is a namespace of a consumer. Its Services and endpoints may be known before the namespace
+// is.
 type space struct {
-	// peer is empty as long as the namespace is not known.
+	// peer is "" until the namespace is known.
 	peer, home, domain string
 	services           map[string]Service
-	// sets has the names here of Services of the consumer's cluster set, by their names there.
+	// sets has the names here of Services of the consumer's cluster set, by their names in the set.
 	sets   map[string]string
 	slices map[string]slice
-	// slicesOf has the EndpointSlices of a Service.
+	// slicesOf has the EndpointSlices by Service.
 	slicesOf map[string]map[string]struct{}
 }
 
@@ -100,7 +99,7 @@ func NewBook() *Book {
 	}
 }
 
-// space returns the namespace of a name here, which is made if there is none.
+// space returns the namespace of a name here, which it adds if necessary.
 func (b *Book) space(name string) *space {
 	s, ok := b.spaces[name]
 	if !ok {
@@ -110,15 +109,15 @@ func (b *Book) space(name string) *space {
 	return s
 }
 
-// drop forgets a namespace of which nothing is left.
+// drop forgets a namespace if it has become empty.
 func (b *Book) drop(name string) {
 	if s := b.spaces[name]; s != nil && s.peer == "" && len(s.services) == 0 && len(s.slices) == 0 {
 		delete(b.spaces, name)
 	}
 }
 
-// SetNamespace records that a namespace here is a consumer's, what it is called at
-// home, and the domain of that cluster.
+// SetNamespace records the consumer of a namespace here, its name at home, and the domain of that
+// cluster.
 func (b *Book) SetNamespace(name, peer, home, domain string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +131,7 @@ func (b *Book) SetNamespace(name, peer, home, domain string) {
 	b.announce()
 }
 
-// DeleteNamespace records that a namespace here is no consumer's.
+// DeleteNamespace records that a namespace here is not a consumer's.
 func (b *Book) DeleteNamespace(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +142,7 @@ func (b *Book) DeleteNamespace(name string) {
 	}
 }
 
-// unlink takes a namespace out of its consumer's.
+// unlink removes a namespace from those of its consumer.
 func (b *Book) unlink(s *space) {
 	if b.homes[s.peer][s.home] != s {
 		return
@@ -169,14 +168,14 @@ func (b *Book) SetService(namespace, name string, s Service) {
 	b.index(o, s.Addresses)
 }
 
-// dropSet forgets the name that a Service has in a cluster set, unless another has it by now.
+// dropSet forgets the name of a Service in a cluster set, unless another Service has it by now.
 func (s *space) dropSet(name string) {
 	if set := s.services[name].Set; s.sets[set] == name {
 		delete(s.sets, set)
 	}
 }
 
-// DeleteService records that there is no such Service.
+// DeleteService records that a Service does not exist.
 func (b *Book) DeleteService(namespace, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,8 +189,8 @@ func (b *Book) DeleteService(namespace, name string) {
 	b.drop(namespace)
 }
 
-// SetSlice records the endpoints of a Service that take traffic and are in one
-// EndpointSlice of it. The list is the Book's from then on.
+// SetSlice records the endpoints in one EndpointSlice of a Service that take traffic. The Book owns
+// the list from then on.
 func (b *Book) SetSlice(namespace, name, service string, endpoints []Endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +209,7 @@ func (b *Book) SetSlice(namespace, name, service string, endpoints []Endpoint) {
 	b.index(owner{namespace, service, name}, addresses(endpoints))
 }
 
-// DeleteSlice records that there is no such EndpointSlice.
+// DeleteSlice records that an EndpointSlice does not exist.
 func (b *Book) DeleteSlice(namespace, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -261,7 +260,7 @@ func (b *Book) unindex(o owner, list []netip.Addr) {
 	}
 }
 
-// SetPod records the addresses of a pod: none when it has ended.
+// SetPod records the addresses of a pod; one that has ended has none.
 func (b *Book) SetPod(namespace, name string, list []netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -283,18 +282,18 @@ func (b *Book) SetPod(namespace, name string, list []netip.Addr) {
 		}
 		b.pods[a][pod] = struct{}{}
 	}
-	// One that lost an address may make another's clear.
+	// If it lost an address, the address may belong to one other pod alone now.
 	b.announce()
 }
 
-// announce wakes those that wait for an address to become a pod's.
+// announce wakes the callers of await.
 func (b *Book) announce() {
 	close(b.more)
 	b.more = make(chan struct{})
 }
 
-// Source returns whose pod has an address. It is nobody's while pods of several
-// consumers seem to have it, as when an address was given to another pod a moment ago.
+// Source returns the consumer whose pod has an address. It returns none while pods of several
+// consumers seem to have it, as when an address was just assigned to another pod.
 func (b *Book) Source(a netip.Addr) (Who, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -316,8 +315,7 @@ func (b *Book) source(a netip.Addr) (who Who, ok bool) {
 	return who, ok
 }
 
-// await returns what Source does, and a channel that is closed when the answer may be
-// another.
+// await returns the results of Source, and a channel that is closed when they may have changed.
 func (b *Book) await(a netip.Addr) (Who, bool, <-chan struct{}) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -8,16 +8,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// question is what an answer of the node's resolvers is kept for. Each consumer has
-// answers of its own: nobody learns from how quick one is what others ask for, and
-// none drives out the others'.
+// question is the key of a cached answer of the node's resolvers. Each consumer has cached answers
+// of its own, so that timing does not reveal what others ask for, and no consumer evicts another's
+// answers.
 type question struct {
 	peer, name string
 	qtype      uint16
 	dnssec     bool
 }
 
-// cache keeps answers, those not used for longest go first.
+// cache is an LRU cache of answers.
 type cache struct {
 	mu sync.Mutex
 	// entries are the elements of their consumer's list.
@@ -26,7 +26,7 @@ type cache struct {
 	bytes   int
 }
 
-// shelf is the answers that are kept for one consumer, most recently used first.
+// shelf has the answers of one consumer, most recently used first.
 type shelf struct {
 	order list.List
 	bytes int
@@ -43,7 +43,7 @@ func newCache() *cache {
 	return &cache{entries: make(map[question]*list.Element), peers: make(map[string]*shelf)}
 }
 
-// get returns an answer, with as much of its life as is left; nil if there is none.
+// get returns an answer with its remaining TTL, or nil.
 func (c *cache) get(q question, now time.Time) *dns.Msg {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *cache) get(q question, now time.Time) *dns.Msg {
 	return m
 }
 
-// put keeps an answer, if it may be kept.
+// put caches an answer, if it may be cached.
 func (c *cache) put(q question, m *dns.Msg, now time.Time) {
 	life := lifeOf(m)
 	size := m.Len() + len(q.name)
@@ -96,7 +96,7 @@ func (c *cache) put(q question, m *dns.Msg, now time.Time) {
 	}
 }
 
-// largest returns the answers of the consumer with the most.
+// largest returns the shelf of the consumer with the most bytes.
 func (c *cache) largest() (most *shelf) {
 	for _, s := range c.peers {
 		if most == nil || s.bytes > most.bytes {
@@ -118,7 +118,7 @@ func (c *cache) remove(element *list.Element) {
 	}
 }
 
-// lifeOf returns for how long an answer may be kept; 0 is not at all.
+// lifeOf returns how long an answer may be cached; 0 means not at all.
 func lifeOf(m *dns.Msg) time.Duration {
 	if m.Truncated || (m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError) {
 		return 0
@@ -130,7 +130,7 @@ func lifeOf(m *dns.Msg) time.Duration {
 	if m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0 {
 		return life
 	}
-	// RFC 2308: a no is kept for as long as its SOA says.
+	// RFC 2308: the SOA of a negative answer says how long it may be cached.
 	for _, rr := range m.Ns {
 		if s, ok := rr.(*dns.SOA); ok {
 			return min(life, negativeLife, time.Duration(min(s.Hdr.Ttl, s.Minttl))*time.Second)

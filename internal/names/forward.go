@@ -11,18 +11,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// errNoUpstream is what a forwarder without resolvers says.
+// errNoUpstream is the error of a forwarder without resolvers.
 var errNoUpstream = errors.New("this node has no resolver that can be asked from a pod")
 
-// forwarder asks the resolvers of the node.
+// forwarder forwards questions to the resolvers of the node.
 type forwarder struct {
 	upstreams []netip.AddrPort
-	// good is the one that answered last.
+	// good is the index of the resolver that answered last.
 	good atomic.Int32
 }
 
-// ask returns what the first resolver that answers says. The answer has no more than
-// the records that were asked for and what goes with a no.
+// ask returns the answer of the first resolver that has one, with only the requested records, or
+// the SOA of a negative answer.
 func (f *forwarder) ask(ctx context.Context, q dns.Question, dnssec bool) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (f *forwarder) ask(ctx context.Context, q dns.Question, dnssec bool) (*dns.
 	return nil, err
 }
 
-// exchange asks one resolver, from a port and with an ID that nobody can guess.
+// exchange asks one resolver, from a random port and with a random ID.
 func exchange(ctx context.Context, upstream netip.AddrPort, q dns.Question, dnssec bool) (*dns.Msg, error) {
 	m := new(dns.Msg)
 	m.Id = dns.Id()
@@ -62,11 +62,11 @@ func exchange(ctx context.Context, upstream netip.AddrPort, q dns.Question, dnss
 			continue
 		}
 		if in.Rcode != dns.RcodeSuccess && in.Rcode != dns.RcodeNameError {
-			return nil, fmt.Errorf("ask resolver %s: it says %s", upstream, dns.RcodeToString[in.Rcode])
+			return nil, fmt.Errorf("ask resolver %s: %s", upstream, dns.RcodeToString[in.Rcode])
 		}
 		return &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: in.Rcode, Truncated: in.Truncated}, Answer: in.Answer, Ns: in.Ns}, nil
 	}
-	return nil, fmt.Errorf("ask resolver %s: it gave no whole answer", upstream)
+	return nil, fmt.Errorf("ask resolver %s: its answer is truncated", upstream)
 }
 
 func sameQuestion(a, b dns.Question) bool {

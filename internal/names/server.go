@@ -24,18 +24,18 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Book has what is answered. Required.
+	// Book has the names. Required.
 	Book *Book
-	// Refuse says why a Service of home that stands for a name of the Internet must not lead
-	// to an address, as when that is another thing on each node. Nil refuses none.
+	// Refuse returns why an alias of a name of the Internet must not resolve to an address, as for
+	// one that means another machine on each node. Nil refuses none.
 	Refuse func(netip.Addr) error
-	// Upstreams are the resolvers that know the names of the Internet.
+	// Upstreams are the resolvers for names of the Internet.
 	Upstreams []netip.AddrPort
-	// ClusterNames is what consumers see of this cluster's own names.
+	// ClusterNames is which of this cluster's own names consumers can resolve.
 	ClusterNames ClusterNames
-	// Metrics gets the server's, which name no consumer. Nil leaves them out.
+	// Metrics registers the server's metrics, which name no consumer. Nil registers none.
 	Metrics prometheus.Registerer
-	// Log is for what goes wrong here. Nil discards.
+	// Log is for errors. Nil discards.
 	Log *slog.Logger
 }
 
@@ -47,11 +47,11 @@ type Server struct {
 	cache   *cache
 	queries *prometheus.CounterVec
 
-	// work has room for the UDP queries that are worked on, forwards for those that wait
-	// for a resolver.
+	// work bounds the UDP queries that are handled at once, forwards those that wait for a
+	// resolver.
 	work, forwards chan struct{}
 
-	// unknown counts the queries of each address that wait to become a pod's, conns and
+	// unknown counts the waiting queries of each address that is not known as a pod's, conns and
 	// peerConns the connections of each address and of each consumer.
 	unknown, conns *accept.Counts[netip.Addr]
 	peerConns      *accept.Counts[string]
@@ -62,13 +62,13 @@ type Server struct {
 	failures rate.Sometimes
 }
 
-// consumer is what one consumer uses of the server.
+// consumer has what one consumer uses of the server.
 type consumer struct {
 	queries  *rate.Limiter
 	forwards chan struct{}
 }
 
-// What becomes of a query, in the metrics.
+// Outcomes of queries, in the metrics.
 const (
 	outcomeHome      = "home"
 	outcomeInternet  = "internet"
@@ -92,7 +92,7 @@ func New(cfg Config) (*Server, error) {
 		conns: accept.NewCounts[netip.Addr](maxConns, maxConnsPerAddress), peerConns: accept.NewCounts[string](maxConns, maxConnsPerConsumer), failures: rate.Sometimes{Interval: complainAgain},
 		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "entente_dns_queries_total",
-			Help: "Queries of pods of consumers, by what became of them: answered from home's names, from the Internet or the cache, failed, refused (not a consumer's pod), malformed, or dropped (beyond a limit).",
+			Help: "Queries of pods of consumers, by outcome: answered from home's names, from the Internet or the cache, failed, refused (not a consumer's pod), malformed, or dropped (beyond a limit).",
 		}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{outcomeHome, outcomeInternet, outcomeCached, outcomeFailed, outcomeRefused, outcomeMalformed, outcomeDropped} {
@@ -106,11 +106,11 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers on a packet connection and a listener until ctx ends, and for a while
-// after: others go on to send queries until they know. It closes both.
+// Serve answers on a packet connection and a listener until ctx ends, and for drain after that. It
+// closes both.
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	stopped := make(chan struct{})
-	// What is answered meanwhile may ask resolvers.
+	// Queries that are answered meanwhile may still ask resolvers.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	failed := make(chan error, 2)
@@ -134,7 +134,7 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net
 	return err
 }
 
-// over says whether a channel is closed.
+// over reports whether a channel is closed.
 func over(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -147,7 +147,7 @@ func over(c <-chan struct{}) bool {
 func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-chan struct{}) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	// A byte more shows that a query was cut.
+	// The extra byte shows that a query was cut.
 	buffer := make([]byte, maxQuery+1)
 	for {
 		n, from, err := c.ReadFrom(buffer)
@@ -157,7 +157,7 @@ func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-c
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read queries: %w", err)
 		case err != nil:
-			// Such as that an answer could not be delivered.
+			// For example, an answer could not be delivered.
 			s.logFailure("read query", err)
 			time.Sleep(time.Millisecond)
 			continue
@@ -252,8 +252,8 @@ func (s *Server) serveConn(ctx context.Context, c *dns.Conn, source netip.Addr) 
 	}
 }
 
-// enterConn counts a connection, unless there are enough. Those of addresses that are
-// no consumer's are together one.
+// enterConn counts a connection, within the limits. All unknown addresses together count as one
+// consumer.
 func (s *Server) enterConn(a netip.Addr, peer string) (leave func(), ok bool) {
 	if !a.IsValid() {
 		return nil, false
@@ -270,8 +270,8 @@ func (s *Server) enterConn(a netip.Addr, peer string) (leave func(), ok bool) {
 	return func() { leaveAddress(); leavePeer() }, true
 }
 
-// handle returns the answer to a query, nil for none. Who does not ask for a consumer
-// does not have its query read.
+// handle returns the answer to a query, or nil to drop it. A query that is not from a consumer's
+// pod is not decoded.
 func (s *Server) handle(ctx context.Context, raw []byte, source netip.Addr, tcp bool) []byte {
 	who, ok, busy := s.who(ctx, source)
 	if busy {
@@ -328,8 +328,8 @@ func (s *Server) handle(ctx context.Context, raw []byte, source netip.Addr, tcp 
 	return pack(reply, size)
 }
 
-// who returns whose pod asks, and waits for a moment for it to be known. It says busy if
-// too many wait.
+// who returns the source of a query, for which it waits a moment if the address is not known yet.
+// busy means that too many wait.
 func (s *Server) who(ctx context.Context, source netip.Addr) (who Who, ok, busy bool) {
 	who, ok, more := s.cfg.Book.await(source)
 	if ok {
@@ -391,13 +391,13 @@ func (s *Server) answer(ctx context.Context, who Who, c *consumer, reply *dns.Ms
 	reply.Rcode, reply.Ns = a.Rcode, a.Authority
 	reply.Extra = append(a.Extra, reply.Extra...)
 	reply.Truncated = a.Partial
-	// Clients use the first.
+	// Clients use the first record.
 	rand.Shuffle(len(a.Records), func(i, j int) { a.Records[i], a.Records[j] = a.Records[j], a.Records[i] })
 	reply.Answer = append(a.Aliases, a.Records...)
 }
 
-// askOutside fills in what a name of home leads to that is not home's, without addresses
-// that home cannot mean.
+// askOutside fills in the answer for an alias whose target is not home's, without addresses that
+// Refuse refuses.
 func (s *Server) askOutside(ctx context.Context, who Who, c *consumer, a Answer, reply *dns.Msg, dnssec bool) {
 	s.ask(ctx, who, c, dns.Question{Name: a.Outside, Qtype: reply.Question[0].Qtype, Qclass: dns.ClassINET}, reply, dnssec)
 	if reply.Rcode == dns.RcodeServerFailure {
@@ -418,7 +418,7 @@ func (s *Server) askOutside(ctx context.Context, who Who, c *consumer, a Answer,
 	})...)
 }
 
-// ask fills in what the node's resolvers say, or said a moment ago.
+// ask fills in the answer of the node's resolvers, or of the cache.
 func (s *Server) ask(ctx context.Context, who Who, c *consumer, q dns.Question, reply *dns.Msg, dnssec bool) {
 	key := question{peer: who.Peer, name: strings.ToLower(q.Name), qtype: q.Qtype, dnssec: dnssec}
 	m := s.cache.get(key, time.Now())
@@ -438,7 +438,7 @@ func (s *Server) ask(ctx context.Context, who Who, c *consumer, q dns.Question, 
 	reply.Rcode, reply.Answer, reply.Ns, reply.Truncated = m.Rcode, m.Answer, m.Ns, m.Truncated
 }
 
-// errBusy says that too many queries wait for the node's resolvers.
+// errBusy means that too many queries wait for the node's resolvers.
 var errBusy = errors.New("too many queries wait for the node's resolvers")
 
 func (s *Server) askUpstream(ctx context.Context, c *consumer, q dns.Question, dnssec bool) (*dns.Msg, error) {
@@ -453,7 +453,7 @@ func (s *Server) askUpstream(ctx context.Context, c *consumer, q dns.Question, d
 	return s.forward.ask(ctx, q, dnssec)
 }
 
-// pack writes an answer that fits. One that cannot be written is a failure.
+// pack encodes an answer within size. If that fails, the answer is SERVFAIL.
 func pack(reply *dns.Msg, size int) []byte {
 	reply.Compress = true
 	partial := reply.Truncated
@@ -470,8 +470,8 @@ func pack(reply *dns.Msg, size int) []byte {
 	return raw
 }
 
-// failure answers a query of which no more than its question was read, if it is one.
-// Clients ignore an answer without their question.
+// failure returns an answer with a response code to a raw query, or nil if that is not a query. It
+// repeats the question, as clients ignore an answer without it.
 func failure(raw []byte, rcode int) []byte {
 	const headerSize, questionSize, response = 12, 4, 0x80
 	if len(raw) < headerSize || raw[2]&response != 0 {
@@ -494,11 +494,10 @@ func failure(raw []byte, rcode int) []byte {
 
 func (s *Server) count(outcome string) { s.queries.WithLabelValues(outcome).Inc() }
 
-// complainAgain is the least time between two lines in the log about queries.
+// complainAgain is the shortest pause between two log lines about queries.
 const complainAgain = 10 * time.Second
 
-// logFailure logs what went wrong with queries, now and then. No name that somebody asks
-// for is in it.
+// logFailure logs errors of queries, at a limited rate and without the names in them.
 func (s *Server) logFailure(step string, err error) {
 	s.failures.Do(func() { s.log.Warn("a DNS query could not be answered", "step", step, "err", err) })
 }

@@ -1,6 +1,5 @@
-// Package resolver is the process that answers the DNS queries of pods that run here for
-// consumers. It fills a book of names from the API server; internal/names decides what is
-// answered.
+// Package resolver is the process that answers the DNS queries of pods that run here for consumers.
+// It fills a book of names from the API server; internal/names decides on the answers.
 package resolver
 
 import (
@@ -41,7 +40,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Config is what the resolver of consumers' names needs.
+// Config configures the resolver of consumers' names.
 type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
@@ -49,19 +48,18 @@ type Config struct {
 	Address string
 	// HealthAddress is where /healthz, /readyz and /metrics are served.
 	HealthAddress string
-	// ClusterDomain is this cluster's domain, of which consumers see nothing.
+	// ClusterDomain is this cluster's domain, in which consumers can resolve nothing.
 	ClusterDomain string
-	// ShowClusterNames lets consumers see this cluster's names where home has none: the
+	// ShowClusterNames lets consumers resolve this cluster's names if home does not have them: the
 	// resolvers in ResolvConf have to be this cluster's.
 	ShowClusterNames bool
-	// ResolvConf is the file that names the resolvers of all other names: the node's.
+	// ResolvConf is the node's file with the resolvers for all other names.
 	ResolvConf string
 	Log        *slog.Logger
 }
 
-// Run answers the DNS queries of pods that run here for consumers, until ctx ends. It
-// needs the agent for nothing: what it reads is in the API server, and what it has read
-// it keeps while that is away.
+// Run answers the DNS queries of pods that run here for consumers, until ctx ends. It does not need
+// the agent: it reads from the API server, and keeps what it has read while that is unavailable.
 func Run(ctx context.Context, cfg Config) error {
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
 	book := names.NewBook()
@@ -96,7 +94,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error {
-		// Nothing is denied that is only not known yet.
+		// Before that, a name that is only not known yet would be denied.
 		if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 			return nil
 		}
@@ -126,7 +124,7 @@ func options(cfg Config, serving *atomic.Bool) ctrl.Options {
 			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
 			"/readyz": healthz.CheckHandler{Checker: func(*http.Request) error {
 				if !serving.Load() {
-					return errors.New("the names of consumers are not all read yet")
+					return errors.New("not all names of consumers are read yet")
 				}
 				return nil
 			}},
@@ -135,7 +133,7 @@ func options(cfg Config, serving *atomic.Bool) ctrl.Options {
 	}
 }
 
-// namesCache says what the resolver reads, and what of it it keeps.
+// namesCache returns which objects the resolver caches, and which of their fields.
 func namesCache() cache.Options {
 	ours := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: v1alpha1.Manager})
 	if peer, err := labels.NewRequirement(v1alpha1.LabelPeer, selection.Exists, nil); err == nil {
@@ -165,8 +163,8 @@ func namesCache() cache.Options {
 	}
 }
 
-// fill keeps a book as the API server says, and returns what says whether it has read
-// all.
+// fill keeps a book up to date with the API server, and returns the functions that report whether
+// it has read everything.
 func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []toolscache.InformerSynced, err error) {
 	for _, kind := range []struct {
 		object      client.Object
@@ -238,7 +236,7 @@ func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
 		ports = append(ports, names.Port{Name: ptr.Deref(p.Name, ""), Protocol: protocol, Number: uint16(*p.Port)})
 	}
 	for _, e := range s.Endpoints {
-		// Not known is ready, as for kube-proxy.
+		// Unknown counts as ready, as for kube-proxy.
 		if !ptr.Deref(e.Conditions.Ready, true) {
 			continue
 		}
@@ -256,12 +254,12 @@ func nameAddresses(p *v1alpha1.OffloadedPod) []netip.Addr {
 	return kube.Addrs(p.Status.PodIPs)
 }
 
-// upstreams reads the resolvers of a resolv.conf that can be asked from a pod. A
-// loopback address is another process on a node, and in a pod nobody.
+// upstreams reads the resolvers of a resolv.conf that a pod can reach. A loopback address is a
+// process on the node, and none in a pod.
 func upstreams(file string) ([]netip.AddrPort, error) {
 	conf, err := dns.ClientConfigFromFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read which resolvers there are: %w", err)
+		return nil, fmt.Errorf("read the resolvers: %w", err)
 	}
 	var out []netip.AddrPort
 	for _, a := range kube.Addrs(conf.Servers) {
