@@ -1,4 +1,4 @@
-// Package browse is what the agent makes of what discovery finds, in domains and, by what
-// nodes report, on LANs: where it was looked, who is there, and which addresses may be dialled.
-// It checks again what comes from elsewhere.
+// Package browse collects what discovery finds, in domains and, from the reports of nodes, on LANs:
+// where it looked, which clusters are there, and which of their addresses may be dialled. It
+// validates again what others wrote.
 package browse

@@ -20,16 +20,16 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// NewBrowser returns a browser of those domains, by those resolvers, that are well-formed, nil
-// if that is not enough, and what is not, a line each in words of the chart. Without domains
-// there is no browser, and what is wrong with resolvers is said all the same.
+// NewBrowser returns a browser of the well-formed domains with the well-formed resolvers, or nil if
+// these do not suffice, and one line for each that is malformed, with the names of the chart's
+// values. Malformed resolvers are reported even without domains.
 func NewBrowser(inDomains, byResolvers []string, changed func(dnssd.Domain)) (browser *dnssd.Browser, problems []string) {
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	var domains []string
 	var resolvers []netip.AddrPort
 	for _, domain := range inDomains {
 		if err := dnssd.CheckDomain(domain); err != nil {
-			say("discovery.domains: %v: nobody is looked for there", err)
+			say("discovery.domains: %v: no cluster is looked for there", err)
 			continue
 		}
 		domains = append(domains, domain)
@@ -45,12 +45,12 @@ func NewBrowser(inDomains, byResolvers []string, changed func(dnssd.Domain)) (br
 	const off = "discovery by DNS is off"
 	switch {
 	case len(inDomains) == 0:
-		return nil, problems // nothing is off that nobody asked for
+		return nil, problems // discovery by DNS was not asked for
 	case len(domains) == 0:
 		say("%s: discovery.domains has no other domain", off)
 		return nil, problems
 	case len(resolvers) == 0 && len(byResolvers) > 0:
-		// No others are asked: they are not to learn what somebody kept from them.
+		// No other resolvers are asked: they must not learn which domains those are.
 		say("%s: discovery.resolvers has no other resolver", off)
 		return nil, problems
 	}
@@ -66,7 +66,7 @@ func NewBrowser(inDomains, byResolvers []string, changed func(dnssd.Domain)) (br
 	return browser, problems
 }
 
-// resolverAddress reads the address of a DNS server, with a port or without.
+// resolverAddress parses the address of a DNS server, with or without a port.
 func resolverAddress(text string) (netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(addr, 53), nil
@@ -75,33 +75,33 @@ func resolverAddress(text string) (netip.AddrPort, error) {
 	if err == nil && addr.Port() != 0 {
 		return addr, nil
 	}
-	said := peering.Text(text, MaxText)
+	shown := peering.Text(text, MaxText)
 	host, port, _ := net.SplitHostPort(text)
 	_, hostErr := netip.ParseAddr(host)
 	number, portErr := strconv.ParseUint(port, 10, 16)
 	if hostErr == nil && (errors.Is(portErr, strconv.ErrRange) || portErr == nil && number == 0) {
-		return netip.AddrPort{}, fmt.Errorf("%q: its port is not from 1 to 65535", said)
+		return netip.AddrPort{}, fmt.Errorf("%q: its port is not from 1 to 65535", shown)
 	}
-	return netip.AddrPort{}, fmt.Errorf("%q is neither an address nor ADDRESS:PORT", said)
+	return netip.AddrPort{}, fmt.Errorf("%q is neither an address nor ADDRESS:PORT", shown)
 }
 
-// Domains is what is found in domains.
+// Domains collects the clusters that are found in domains.
 type Domains struct {
-	// Browser is nil if no domain is asked.
+	// Browser is nil if discovery by DNS is off.
 	Browser *dnssd.Browser
-	// Dialable returns those of endpoints that may be dialled: none as long as it is not known
-	// which addresses this cluster keeps to itself.
+	// Dialable returns those of endpoints that may be dialled: none until it is known which
+	// addresses this cluster reserves for itself.
 	Dialable func(endpoints []string) []string
 	Now      func() time.Time
 	Log      *slog.Logger
 
 	mu    sync.Mutex
 	began time.Time
-	// told is what was logged of each domain.
-	told map[string]string
+	// logged has the last log line about each domain.
+	logged map[string]string
 }
 
-// Run asks until ctx ends.
+// Run browses until ctx ends.
 func (d *Domains) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.began = d.Now()
@@ -109,7 +109,7 @@ func (d *Domains) Run(ctx context.Context) error {
 	return d.Browser.Run(ctx)
 }
 
-// Look returns what is found now.
+// Look returns what was found.
 func (d *Domains) Look() sightings.Looked {
 	if d.Browser == nil {
 		return sightings.Looked{}
@@ -120,7 +120,7 @@ func (d *Domains) Look() sightings.Looked {
 	starting := d.began.IsZero() || d.Now().Sub(d.began) < domainsStart
 	out := sightings.Looked{Places: map[sightings.Place]bool{}}
 	for _, domain := range all {
-		d.tell(domain)
+		d.logProblems(domain)
 		place := sightings.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
 		out.Places[place] = starting && (domain.Asked.IsZero() || domain.Err != "")
 		for _, f := range domain.Found {
@@ -135,17 +135,17 @@ func (d *Domains) Look() sightings.Looked {
 	return out
 }
 
-// tell logs what is wrong with a domain, once.
-func (d *Domains) tell(domain dnssd.Domain) {
+// logProblems logs the problems of a domain, once.
+func (d *Domains) logProblems(domain dnssd.Domain) {
 	text := strings.TrimSpace(strings.Join(append([]string{domain.Err}, domain.Problems...), "\n"))
-	if d.told == nil {
-		d.told = map[string]string{}
+	if d.logged == nil {
+		d.logged = map[string]string{}
 	}
-	if d.told[domain.Name] == text {
+	if d.logged[domain.Name] == text {
 		return
 	}
-	d.told[domain.Name] = text
+	d.logged[domain.Name] = text
 	if text != "" {
-		d.Log.Warn("a domain cannot be asked for clusters, or says what is of no use", "domain", domain.Name, "err", domain.Err, "problems", domain.Problems)
+		d.Log.Warn("a domain cannot be browsed for clusters, or has records that cannot be used", "domain", domain.Name, "err", domain.Err, "problems", domain.Problems)
 	}
 }

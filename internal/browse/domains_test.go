@@ -57,7 +57,7 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	}
 }
 
-// What is wrong with a resolver is said whether or not a domain is asked by it.
+// What is wrong with a resolver is reported whether or not a domain is asked by it.
 func TestProblemsOfResolversNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	const port = "its port is not from 1 to 65535"
@@ -81,9 +81,9 @@ func TestProblemsOfResolversNameWhatIsWrong(t *testing.T) {
 			t.Parallel()
 			// Without a domain there is nothing that could be off.
 			browser, problems := NewBrowser(nil, []string{tc.resolver}, func(dnssd.Domain) {})
-			said := strings.Join(problems, "\n")
-			if browser != nil || len(problems) > 1 || (said == "") != (tc.want == "") || !strings.Contains(said, tc.want) || strings.Contains(said, "\x1b") {
-				t.Errorf("it says %q, want %q", said, tc.want)
+			shown := strings.Join(problems, "\n")
+			if browser != nil || len(problems) > 1 || (shown == "") != (tc.want == "") || !strings.Contains(shown, tc.want) || strings.Contains(shown, "\x1b") {
+				t.Errorf("problems %q, want %q", shown, tc.want)
 			}
 		})
 	}

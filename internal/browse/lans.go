@@ -17,36 +17,36 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// LANs is what the fabrics of nodes find on their LANs.
+// LANs collects the clusters that the fabrics of nodes find on their LANs.
 type LANs struct {
 	Reader ctrlclient.Reader
-	// Dialable is as that of [Domains].
+	// Dialable is the same as in [Domains].
 	Dialable func(endpoints []string) []string
 	Now      func() time.Time
 	Log      *slog.Logger
 
 	mu sync.Mutex
-	// began is when it was looked first.
+	// began is when Look was first called.
 	began time.Time
 	nodes map[string]*nodeReport
 }
 
-// nodeReport is when the fabric of a node was heard of. Times are this process's: clocks
-// of nodes differ.
+// nodeReport is when the fabric of a node last reported. Times are of this process's clock, as
+// those of nodes differ.
 type nodeReport struct {
-	// report is the time that its last report has, at is when that came. It is zero for
-	// the report that was there already when this process looked first.
+	// report is the time in the last report, and at when it arrived. at is zero for a report that
+	// existed when this process first looked.
 	report metav1.Time
 	at     time.Time
-	// told is the problems that were logged.
-	told string
+	// logged has the problems that were logged last.
+	logged string
 }
 
-// Look returns what is found now.
+// Look returns what was found.
 func (l *LANs) Look() sightings.Looked {
 	var list v1alpha1.NodeDiscoveryList
-	if err := l.Reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache answers at once
-		l.Log.Warn("cannot tell what is found on LANs", "err", err)
+	if err := l.Reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache returns at once
+		l.Log.Warn("cannot read what is found on LANs", "err", err)
 		return sightings.Looked{}
 	}
 	l.mu.Lock()
@@ -60,14 +60,14 @@ func (l *LANs) Look() sightings.Looked {
 	for i := range list.Items {
 		nd := &list.Items[i]
 		there[nd.Name] = true
-		l.lookAt(&out, nd, l.hear(nd, now), now)
+		l.add(&out, nd, l.record(nd, now), now)
 	}
 	maps.DeleteFunc(l.nodes, func(name string, _ *nodeReport) bool { return !there[name] })
 	return out
 }
 
-// hear notes what a fabric reported. The lock is held.
-func (l *LANs) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
+// record records that a fabric reported. The lock is held.
+func (l *LANs) record(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 	h := l.nodes[nd.Name]
 	switch {
 	case h == nil && now == l.began:
@@ -82,24 +82,24 @@ func (l *LANs) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 			h.at = now
 		}
 	}
-	if text := strings.Join(nd.Status.Problems, "\n"); text != h.told {
-		if h.told = text; text != "" {
+	if text := strings.Join(nd.Status.Problems, "\n"); text != h.logged {
+		if h.logged = text; text != "" {
 			l.Log.Warn("discovery on the LANs of a node does not work as it should", "node", nd.Name, "problems", nd.Status.Problems)
 		}
 	}
 	return h
 }
 
-// lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
-// the fabric itself lives where they reach it: everything is checked again.
-func (l *LANs) lookAt(out *sightings.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
+// add adds what one fabric finds. Any machine on its LANs may have sent that, and the fabric itself
+// can be reached from there, so everything is validated again.
+func (l *LANs) add(out *sightings.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {
 		since = l.began
 	}
 	silent := h.at.IsZero() || now.Sub(h.at) >= lanReportLate
 	if silent && now.Sub(since) >= lanReportExpires {
-		return // what it said is too old to be believed
+		return // its report has expired
 	}
 	for _, name := range nd.Status.Interfaces[:min(len(nd.Status.Interfaces), MaxInterfaces)] {
 		if name != "" && peering.Text(name, MaxInterfaceName) == name {
@@ -128,7 +128,7 @@ func lanPlace(node, name string) sightings.Place {
 	return sightings.Place{Source: v1alpha1.FoundLAN, Where: name, Node: node}
 }
 
-// All brings together what several sources find.
+// All merges what several sources find.
 func All(looks ...func() sightings.Looked) func() sightings.Looked {
 	return func() sightings.Looked {
 		all := sightings.Looked{Places: map[sightings.Place]bool{}}
@@ -141,7 +141,7 @@ func All(looks ...func() sightings.Looked) func() sightings.Looked {
 	}
 }
 
-// Expected returns whom a fabric reports first.
+// Expected returns the clusters that a fabric reports first.
 func Expected(ctx context.Context, cached ctrlclient.Reader) ([]string, error) {
 	var policies v1alpha1.PeeringPolicyList
 	if err := cached.List(ctx, &policies, ctrlclient.UnsafeDisableDeepCopy); err != nil {

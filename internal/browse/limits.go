@@ -3,26 +3,26 @@ package browse
 import "time"
 
 const (
-	// domainsStart is for how long after its start the agent believes what it knew of a
-	// domain that cannot be asked.
+	// domainsStart is how long after its start the agent keeps what it knew about a domain that
+	// cannot be asked.
 	domainsStart = 10 * time.Minute
-	// lanReportLate is after how long without a report the fabric of a node counts as silent:
-	// what it found is believed for a while then, but not what it lacks.
+	// lanReportLate is the time without a report after which the fabric of a node counts as silent:
+	// the clusters that it found are kept for a while, but none counts as gone because of it.
 	lanReportLate = 3 * time.Minute
-	// lanReportExpires is for how long at most what a silent fabric found is believed.
+	// lanReportExpires is how long the clusters that a silent fabric found are kept.
 	lanReportExpires = 10 * time.Minute
 )
 
-// Limits of what the fabric of a node reports.
+// Limits on the reports of a node's fabric.
 const (
 	// MaxInterfaces and MaxFound are how many network interfaces, and how many clusters, as
 	// in the custom resource.
 	MaxInterfaces = 16
 	MaxFound      = 256
-	// MaxInterfaceName is the most bytes of the name of an interface (Linux' IFNAMSIZ
-	// without its end), MaxClusterName those of what a cluster calls itself.
+	// MaxInterfaceName bounds the name of an interface (Linux' IFNAMSIZ without its terminator),
+	// MaxClusterName that of a cluster.
 	MaxInterfaceName = 15
 	MaxClusterName   = 64
-	// MaxText is the most bytes of a problem.
+	// MaxText bounds a problem.
 	MaxText = 512
 )

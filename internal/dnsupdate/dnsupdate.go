@@ -1,6 +1,6 @@
-// Package dnsupdate keeps this cluster published in DNS by dynamic updates (RFC 2136), and
-// removes what was published elsewhere. It brings discovery/dnssd and custom resources
-// together: what has to be known to remove records again is in a ConfigMap.
+// Package dnsupdate keeps this cluster published in DNS by dynamic updates (RFC 2136), and removes
+// what was published elsewhere. It drives discovery/dnssd from the agent's configuration, and
+// stores in a ConfigMap what is needed to remove records again.
 package dnsupdate
 
 import (
@@ -37,31 +37,31 @@ import (
 
 // Config is where this cluster publishes itself by dynamic updates (RFC 2136).
 type Config struct {
-	// Server is the primary server of the zone, as HOST, HOST:PORT, or the same with an
-	// address. Empty: nothing is published, and what was is removed.
+	// Server is the primary server of the zone, as HOST or HOST:PORT, where HOST may be an address.
+	// "" means that nothing is published, and earlier records are removed.
 	Server string
-	// Zone is what is updated, and Domain, in it, where the cluster is published.
-	// Default: the zone.
+	// Zone is the zone to update, and Domain, within it, where the cluster is published; by default
+	// the zone.
 	Zone, Domain string
-	// Secret, in the agent's namespace, has the key that signs updates (TSIG, RFC 8945)
-	// under SecretKey: as tsig-keygen prints it, or only its secret in base64, and then
-	// KeyName and Algorithm are those of the key.
+	// Secret, in the agent's namespace, has the key that signs updates (TSIG, RFC 8945) under
+	// SecretKey: either as tsig-keygen prints it, or only its secret in base64; then KeyName and
+	// Algorithm are needed.
 	Secret, SecretKey  string
 	KeyName, Algorithm string
-	// TTL is that of the records.
+	// TTL is the TTL of the records.
 	TTL time.Duration
 }
 
 const (
-	// ConfigMap says, in the agent's namespace, what is published by dynamic
-	// updates and how that went. It has no managed label: what could not be removed at
-	// an uninstall is still named there.
+	// ConfigMap, in the agent's namespace, has what is published by dynamic updates, and the status
+	// of that. It has no managed label, so that after an uninstall it still names what could not be
+	// removed.
 	ConfigMap = "entente-dns-update"
 
 	updatesPublished, updatesStatus, updatesMissing, updatesLeft = "published", "status", "missing", "left"
 )
 
-// place is where a cluster is published, and which Secret has the key for it.
+// place is where a cluster is published, and the Secret with the key for it.
 type place struct {
 	Server    string `json:"server"`
 	Zone      string `json:"zone"`
@@ -72,33 +72,33 @@ type place struct {
 	Algorithm string `json:"algorithm,omitempty"`
 }
 
-// publication is what has to be known to remove what was published. It has no key: it
-// lies where more people may read.
+// publication is what is needed to remove published records. It does not have the key, as more
+// users may read the ConfigMap.
 type publication struct {
 	place
 	ID peering.ClusterID `json:"id"`
-	// Name is what the cluster was called, and Instance and Host the names that it got:
-	// others where another had them.
+	// Name is the cluster's name, and Instance and Host are the names under which it is published;
+	// they differ if another cluster had the names.
 	Name      string       `json:"name"`
 	Instance  string       `json:"instance"`
 	Host      string       `json:"host"`
 	Port      uint16       `json:"port"`
 	Addresses []netip.Addr `json:"addresses"`
-	// Confirmed is when the server was last seen to have the cluster's own records; zero
-	// for never.
+	// Confirmed is when the server was last seen to have the cluster's own records; zero means
+	// never.
 	Confirmed time.Time `json:"confirmed,omitzero"`
 }
 
-// same says that publishing the one keeps the other up to date, whatever its key, its
-// addresses and the names that it got.
+// same reports whether two publications are of one cluster in one place, whatever their keys,
+// addresses and published names.
 func (p publication) same(o publication) bool { return p.label() == o.label() }
 
 func (p publication) label() string {
 	return fmt.Sprintf("%q in %s at %s for %s", p.Name, p.Domain+"/"+p.Zone, p.Server, p.ID)
 }
 
-// waits says whether a publication is to be found until another is. Under another name or
-// ID in the same domain it would be in the way: host and instance are the same.
+// waits reports whether a publication stays until another can be found. Under another name or ID in
+// the same domain it would conflict, as host and instance are the same.
 func (p publication) waits(want publication) bool {
 	return !p.Confirmed.IsZero() && p.ID == want.ID && (p.Domain != want.Domain || p.Name == want.Name)
 }
@@ -107,26 +107,26 @@ func (p publication) service() discovery.Service {
 	return discovery.Service{Instance: p.Instance, Host: p.Host, Port: p.Port, Addresses: p.Addresses, Text: discovery.Text{ID: p.ID}}
 }
 
-// Publishing keeps this cluster in DNS as its administrator says, and removes what was
-// published under other settings. All fields that are exported are required.
+// Publishing keeps this cluster in DNS as configured, and removes what was published under other
+// settings. All exported fields are required.
 type Publishing struct {
 	Config Config
-	// Namespace is the agent's.
+	// Namespace is the agent's namespace.
 	Namespace string
 	// Client reads and writes without a cache.
 	Client ctrlclient.Client
-	// Service is what is to be published now.
+	// Service returns what to publish.
 	Service func() discovery.Service
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	Now     func() time.Time
-	// Report is set to what administrators are told; nil is that nothing is published.
+	// Report is set to the status for administrators; nil means that nothing is published.
 	Report *atomic.Pointer[[]admin.DNSPublication]
 
-	// lookup finds a server's addresses; nil is the system's way.
+	// lookup looks up a server's addresses; nil means the system's resolver.
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
-	// stored is the ConfigMap as it was read or written last, and known what it says is
-	// published, or may be.
+	// stored is the ConfigMap as last read or written, and known the publications in it, which may
+	// not all exist.
 	stored *corev1.ConfigMap
 	known  []publication
 	// tries are by label.
@@ -135,49 +135,49 @@ type Publishing struct {
 	missing []string
 }
 
-// attempt is how publishing or withdrawing went, and when it is due again.
+// attempt is the result of publishing or withdrawing, and when it is due again.
 type attempt struct {
-	// of is a hash of all that it depends on.
+	// of is a hash of everything on which it depends.
 	of       [sha256.Size]byte
 	failures int
 	next     time.Time
 	err      error
 }
 
-// Run publishes until ctx ends, or nothing is left to do. What is published stays: an agent
-// that restarts does not vanish.
+// Run publishes until ctx ends, or nothing is left to do. The records stay in DNS, so that a
+// restart of the agent does not remove them.
 func (p *Publishing) Run(ctx context.Context) error {
-	for told := ""; ; {
-		done, err := p.look(ctx)
+	for logged := ""; ; {
+		done, err := p.reconcile(ctx)
 		if done || ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // ctx ended
 		}
-		if err != nil && err.Error() != told {
-			p.Log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)
+		if err != nil && err.Error() != logged {
+			p.Log.Warn("cannot read what is published in DNS, so nothing is published", "err", err)
 		}
-		told = fmt.Sprint(err)
-		if !notify.Pause(ctx, publishLook) {
+		logged = fmt.Sprint(err)
+		if !notify.Pause(ctx, publishInterval) {
 			return nil
 		}
 	}
 }
 
-// look does what is due. It is done when nothing is to be published and nothing is. A
-// cluster that moves is published in the new place before it is removed from the old
-// one: it is found all the time.
-func (p *Publishing) look(ctx context.Context) (done bool, err error) {
+// reconcile does what is due. It is done when nothing is published and nothing has to be. A cluster
+// that moves is published in the new place before it is removed from the old one, so that it can
+// always be found.
+func (p *Publishing) reconcile(ctx context.Context) (done bool, err error) {
 	before, err := p.load(ctx)
 	if err != nil {
 		unknown := publication{place: place{Domain: p.Config.Domain, Server: p.Config.Server}}
 		p.Report.Store(&[]admin.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
 		return false, err
 	}
-	want, service := p.want()
+	want, service := p.desired()
 	var lines, left []string
 	var report []admin.DNSPublication
 	withdraw := func(old publication) {
 		if err := p.withdraw(ctx, old, want); err != nil {
-			lines = append(lines, p.told(ctx, before, "NotWithdrawnFromDNS", err))
+			lines = append(lines, p.recordProblem(ctx, before, "NotWithdrawnFromDNS", err))
 			left = append(left, old.removal()...)
 			report = append(report, old.report(lines[len(lines)-1], true))
 		}
@@ -209,7 +209,7 @@ func (p *Publishing) look(ctx context.Context) (done bool, err error) {
 			report = append(report, old.report("", true))
 		}
 		if p.tries[want.label()] == nil {
-			_ = p.keep(ctx, *want, service) // its error is that of the next look
+			_ = p.keep(ctx, *want, service) // the next reconcile gets its error
 		}
 	} else if len(p.known) == 0 {
 		p.Report.Store(nil)
@@ -224,7 +224,7 @@ func (p *Publishing) look(ctx context.Context) (done bool, err error) {
 	})
 }
 
-// asKnown is a publication as it is known, if it is.
+// asKnown returns the known publication for want, or want itself.
 func (p *Publishing) asKnown(want publication) publication {
 	if i := slices.IndexFunc(p.known, want.same); i >= 0 {
 		return p.known[i]
@@ -232,15 +232,15 @@ func (p *Publishing) asKnown(want publication) publication {
 	return want
 }
 
-// report is what administrators are told of a publication.
+// report is the status of a publication for administrators.
 func (p publication) report(problem string, leaving bool) admin.DNSPublication {
 	return admin.DNSPublication{
 		Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host, Confirmed: p.Confirmed, Leaving: leaving, Problem: problem,
 	}
 }
 
-// want returns what is to be published; nil for nothing.
-func (p *Publishing) want() (*publication, discovery.Service) {
+// desired returns what to publish; nil means nothing.
+func (p *Publishing) desired() (*publication, discovery.Service) {
 	if p.Config.Server == "" {
 		return nil, discovery.Service{}
 	}
@@ -256,15 +256,15 @@ func (p *Publishing) want() (*publication, discovery.Service) {
 	}, s
 }
 
-// keep publishes if that is due. Its error is why it is not as it should be.
+// keep publishes if that is due. Its error is why the zone is not up to date.
 func (p *Publishing) keep(ctx context.Context, want publication, s discovery.Service) error {
 	if i := slices.IndexFunc(p.known, want.same); i >= 0 {
-		// The names that it has stay its own, also when others would be free.
+		// It keeps its names, even if better ones are free by now.
 		s.Instance, s.Host = p.known[i].Instance, p.known[i].Host
 	}
 	key, raw, err := p.key(ctx, want.place)
 	if err == nil && len(s.Addresses) == 0 {
-		err = errors.New("none of this cluster's endpoints is an address that others may dial: name one in peer.endpoints")
+		err = errors.New("none of this cluster's endpoints is an address that others may dial: set one in peer.endpoints")
 	}
 	return p.try(ctx, want.label(), []any{s, p.Config, raw, fmt.Sprint(err)}, func() error {
 		if err != nil {
@@ -276,25 +276,25 @@ func (p *Publishing) keep(ctx context.Context, want publication, s discovery.Ser
 
 func (p *Publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
 	if err != nil {
-		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, err))
+		return p.recordProblem(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, err))
 	}
 	i := slices.IndexFunc(p.known, want.same)
 	if i < 0 {
-		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not remembered as published in DNS", want.Name))
+		return p.recordProblem(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not recorded as published in DNS", want.Name))
 	}
 	text := fmt.Sprintf("published in %s as %q at %s.%s", want.Domain, p.known[i].Instance, p.known[i].Host, want.Domain)
 	if len(p.missing) > 0 {
-		return p.told(ctx, before, "PointersMissing", fmt.Errorf("%s, but nobody finds it until the zone has %d more records that its key may not write: see ConfigMap %s",
+		return p.recordProblem(ctx, before, "PointersMissing", fmt.Errorf("%s, but it cannot be found until the zone has %d more records that its key may not write: see ConfigMap %s",
 			text, len(p.missing), ConfigMap))
 	}
-	if !said(before, text) {
+	if !hasLine(before, text) {
 		p.Log.Info("published in DNS", "domain", want.Domain, "instance", p.known[i].Instance)
 		p.event(corev1.EventTypeNormal, "PublishedInDNS", text)
 	}
 	return text
 }
 
-// write makes the zone hold the service.
+// write writes the service into the zone.
 func (p *Publishing) write(ctx context.Context, want publication, s discovery.Service, key dnssd.Key) error {
 	return p.each(ctx, want.Server, func(server netip.AddrPort) error {
 		if i := slices.IndexFunc(p.known, want.same); i >= 0 {
@@ -315,8 +315,7 @@ func (p *Publishing) write(ctx context.Context, want publication, s discovery.Se
 	})
 }
 
-// withdraw removes what was published if that is due. Its error is why it is still
-// there.
+// withdraw removes a publication if that is due. Its error is why it still exists.
 func (p *Publishing) withdraw(ctx context.Context, old publication, want *publication) error {
 	keys, of, err := p.keys(ctx, old, want)
 	err = p.try(ctx, old.label(), []any{of, fmt.Sprint(err)}, func() error {
@@ -327,14 +326,14 @@ func (p *Publishing) withdraw(ctx context.Context, old publication, want *public
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, ConfigMap, updatesLeft, err)
+		return fmt.Errorf("%q is still in %s; remove it by hand with the commands that ConfigMap %s has under %q: %w", old.Instance, old.Domain, ConfigMap, updatesLeft, err)
 	}
 	return nil
 }
 
-// keys returns the keys that may remove a publication, and what they were read from: that
-// of its own Secret, and those with which the same zone is written now, as Secrets are
-// renamed and keys replaced. Its error is why there is none.
+// keys returns the keys that may be able to remove a publication, with their sources: that of its
+// own Secret, and those with which the same zone is written now, as Secrets are renamed and keys
+// replaced. Its error is why there is no key.
 func (p *Publishing) keys(ctx context.Context, old publication, want *publication) (keys []dnssd.Key, of [][]byte, err error) {
 	places := []place{old.place}
 	if want != nil {
@@ -366,19 +365,19 @@ func (p *Publishing) withdrawn(old publication, left []string, want *publication
 	p.known = slices.DeleteFunc(p.known, old.same)
 	delete(p.tries, old.label())
 	if want != nil {
-		// Two names of one server: what was removed there may be what is wanted here.
+		// These may be two names of one server, and the removed records the wanted ones.
 		delete(p.tries, want.label())
 	}
 	p.Log.Info("removed from DNS", "domain", old.Domain, "instance", old.Instance, "left", left)
 	text := fmt.Sprintf("removed %q from %s", old.Instance, old.Domain)
 	if len(left) > 0 {
-		text += fmt.Sprintf(", but for %d pointers that its key may not remove: %s", len(left), strings.Join(left, "; "))
+		text += fmt.Sprintf(", except for %d pointers that its key may not remove: %s", len(left), strings.Join(left, "; "))
 	}
 	p.event(corev1.EventTypeNormal, "WithdrawnFromDNS", text)
 }
 
-// remove takes a publication out of its zone with the first of some keys that may do so,
-// and returns the pointers that it may not remove. Without keys it fails with err.
+// remove removes a publication from its zone with the first key that is allowed to, and returns the
+// pointers that no key may remove. Without keys it fails with err.
 func (p *Publishing) remove(ctx context.Context, old publication, keys []dnssd.Key, err error) (left []string, _ error) {
 	for _, key := range keys {
 		err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
@@ -394,7 +393,7 @@ func (p *Publishing) remove(ctx context.Context, old publication, keys []dnssd.K
 	return nil, err
 }
 
-// removal is what removes a publication by hand, as lines for nsupdate.
+// removal returns the nsupdate commands that remove a publication by hand.
 func (p publication) removal() []string {
 	lines, err := dnssd.Removal(p.service(), p.Domain)
 	host, port, serverErr := splitServer(p.Server)
@@ -404,7 +403,7 @@ func (p publication) removal() []string {
 	return slices.Concat([]string{fmt.Sprintf("server %s %d", host, port), "zone " + p.Zone}, lines, []string{"send"})
 }
 
-// splitServer reads HOST or HOST:PORT, with 53 for a port that is not there.
+// splitServer splits HOST or HOST:PORT; the default port is 53.
 func splitServer(server string) (host string, port uint16, err error) {
 	host, text, err := net.SplitHostPort(server)
 	if err != nil {
@@ -417,8 +416,8 @@ func splitServer(server string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// each does something with the addresses of a server, until one takes it. It may be any
-// address: its administrator named it.
+// each calls do with the addresses of a server until one succeeds. Any address is allowed, as an
+// administrator configured the server.
 func (p *Publishing) each(ctx context.Context, server string, do func(netip.AddrPort) error) error {
 	host, port, err := splitServer(server)
 	if err != nil {
@@ -449,7 +448,7 @@ func (p *Publishing) each(ctx context.Context, server string, do func(netip.Addr
 	return first
 }
 
-// key reads a key as its Secret has it now, and what it was read from.
+// key reads the current key of a Secret, and returns its source too.
 func (p *Publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, error) {
 	var secret corev1.Secret
 	if err := p.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.Namespace, Name: at.Secret}, &secret); err != nil {
@@ -457,21 +456,21 @@ func (p *Publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, erro
 	}
 	raw, there := secret.Data[at.SecretKey]
 	if !there {
-		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s has nothing under %q", p.Namespace, at.Secret, at.SecretKey)
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s has no data under %q", p.Namespace, at.Secret, at.SecretKey)
 	}
 	if bytes.ContainsRune(raw, '{') {
 		key, err := dnssd.ParseKey(raw)
 		return key, raw, err
 	}
 	if at.KeyName == "" {
-		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s does not say its name: set discovery.update.keyName, or put what tsig-keygen prints there", p.Namespace, at.Secret)
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s does not have its name: set discovery.update.keyName, or store the output of tsig-keygen there", p.Namespace, at.Secret)
 	}
 	key, err := dnssd.NewKey(at.KeyName, at.Algorithm, strings.TrimSpace(string(raw)))
 	return key, raw, err
 }
 
-// try does something if that is due: at once where what it depends on changed, else after a
-// pause. It returns how it went last.
+// try calls do if that is due: at once if something on which it depends changed, otherwise after a
+// pause. It returns the last error.
 func (p *Publishing) try(ctx context.Context, label string, of []any, do func() error) error {
 	text, err := json.Marshal(of)
 	if err != nil {
@@ -490,7 +489,7 @@ func (p *Publishing) try(ctx context.Context, label string, of []any, do func() 
 	}
 	err = do()
 	if ctx.Err() != nil {
-		return ctx.Err() // whatever came of it, the next one looks
+		return ctx.Err() // the next process reads the result
 	}
 	if a.failures++; err == nil {
 		a.failures = 0
@@ -499,8 +498,8 @@ func (p *Publishing) try(ctx context.Context, label string, of []any, do func() 
 	return err
 }
 
-// load reads what is published. What people changed there counts: who removed records by
-// hand removes them there, too.
+// load reads what is published. Edits of the ConfigMap count: an administrator who removed records
+// by hand removes them there, too.
 func (p *Publishing) load(ctx context.Context) (map[string]string, error) {
 	cm := &corev1.ConfigMap{}
 	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.Namespace, Name: ConfigMap}, cm)
@@ -512,20 +511,20 @@ func (p *Publishing) load(ctx context.Context) (map[string]string, error) {
 	p.stored, p.known = cm, nil
 	if text := cm.Data[updatesPublished]; text != "" {
 		if err := json.Unmarshal([]byte(text), &p.known); err != nil {
-			return nil, fmt.Errorf("read what is published from ConfigMap %s/%s (delete it to begin again, and by hand what is in DNS): %w", p.Namespace, ConfigMap, err)
+			return nil, fmt.Errorf("read what is published from ConfigMap %s/%s (to begin again, delete it, and the records in DNS by hand): %w", p.Namespace, ConfigMap, err)
 		}
 	}
 	return cm.Data, nil
 }
 
-// remember records what is about to be published. Of more than there may be the oldest
-// is forgotten.
+// remember records what is about to be published. Beyond the limit, the oldest publication is
+// forgotten.
 func (p *Publishing) remember(ctx context.Context, now publication) error {
 	i := slices.IndexFunc(p.known, now.same)
 	if i < 0 {
 		p.known = append(p.known, now)
 		for len(p.known) > maxPublications {
-			p.Log.Warn("more is published in DNS than is kept: remove it by hand", "records", p.known[0].removal())
+			p.Log.Warn("limit of remembered publications reached: remove the oldest from DNS by hand", "records", p.known[0].removal())
 			p.known = p.known[1:]
 		}
 	} else {
@@ -534,8 +533,7 @@ func (p *Publishing) remember(ctx context.Context, now publication) error {
 	return p.save(ctx, nil)
 }
 
-// save writes what is published, and texts of the ConfigMap; those that are not given
-// stay.
+// save writes what is published, and texts, into the ConfigMap; texts that are not given stay.
 func (p *Publishing) save(ctx context.Context, texts map[string]string) error {
 	cm := p.stored.DeepCopy()
 	if cm.Data == nil {
@@ -559,7 +557,7 @@ func (p *Publishing) save(ctx context.Context, texts map[string]string) error {
 		write = func() error { return p.Client.Create(ctx, cm) }
 	}
 	if err := write(); err != nil {
-		return fmt.Errorf("keep what is published in ConfigMap %s/%s: %w", p.Namespace, ConfigMap, err)
+		return fmt.Errorf("store what is published in ConfigMap %s/%s: %w", p.Namespace, ConfigMap, err)
 	}
 	p.stored = cm
 	return nil
@@ -569,19 +567,19 @@ func (p *Publishing) forget(ctx context.Context) error {
 	return ctrlclient.IgnoreNotFound(p.Client.Delete(ctx, p.stored))
 }
 
-// told logs and records what is wrong, unless the last thing that was told is the same,
-// and returns it on one line.
-func (p *Publishing) told(ctx context.Context, before map[string]string, reason string, err error) string {
+// recordProblem logs a problem and records it as an event, unless it is the last one already, and
+// returns it on one line.
+func (p *Publishing) recordProblem(ctx context.Context, before map[string]string, reason string, err error) string {
 	text := peering.Text(err.Error(), publishText)
-	if ctx.Err() == nil && !said(before, text) {
-		p.Log.Warn("what this cluster publishes in DNS is not as it should be", "reason", reason, "err", text)
+	if ctx.Err() == nil && !hasLine(before, text) {
+		p.Log.Warn("this cluster's records in DNS are not up to date", "reason", reason, "err", text)
 		p.event(corev1.EventTypeWarning, reason, text)
 	}
 	return text
 }
 
-// said says whether a ConfigMap's status has a line already.
-func said(before map[string]string, line string) bool {
+// hasLine reports whether a ConfigMap's status has a line already.
+func hasLine(before map[string]string, line string) bool {
 	return slices.Contains(strings.Split(before[updatesStatus], "\n"), line)
 }
 
@@ -591,9 +589,9 @@ func (p *Publishing) event(kind, reason, text string) {
 	}
 }
 
-// Remove removes all that is published, for the last time. What cannot be removed keeps
-// nothing else from being: a name server is often somebody else's. The error says what stays,
-// and the ConfigMap that names it stays, too.
+// Remove removes everything that is published, at an uninstall. A publication that cannot be
+// removed does not keep others from being removed, as the name server often belongs to others. The
+// error says what stays, and the ConfigMap that names it stays, too.
 func Remove(ctx context.Context, client ctrlclient.Client, namespace string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()

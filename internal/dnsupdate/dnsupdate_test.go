@@ -109,11 +109,11 @@ func (u *updates) secretNamed(name, text string) {
 	}
 }
 
-// look looks once, after some time.
-func (u *updates) look(after time.Duration) (done bool) {
+// reconcile reconciles once, after some time.
+func (u *updates) reconcile(after time.Duration) (done bool) {
 	u.t.Helper()
 	u.clock = u.clock.Add(after)
-	done, err := u.Publishing.look(u.t.Context())
+	done, err := u.Publishing.reconcile(u.t.Context())
 	if err != nil {
 		u.t.Fatal(err)
 	}
@@ -159,9 +159,9 @@ func (u *updates) configMap() map[string]string {
 	return cm.Data
 }
 
-// told checks that the status, an event and the log say something, and no secret, and
+// wantEvent checks that the status, an event and the log have a text, and no secret, and
 // takes the events.
-func (u *updates) told(reason, text string) {
+func (u *updates) wantEvent(reason, text string) {
 	u.t.Helper()
 	var all []string
 	for len(u.recorder.Events) > 0 {
@@ -215,8 +215,8 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	serial := func() string { return fmt.Sprint(u.answers("example.com", dns.TypeSOA)) }
-	u.look(0)
-	u.told("PublishedInDNS", `published in example.com as "office"`)
+	u.reconcile(0)
+	u.wantEvent("PublishedInDNS", `published in example.com as "office"`)
 	u.has("example.com", "office", "192.0.2.10")
 	if got := u.named.Ask("office._entente._tcp.example.com", dns.TypeTXT); len(got) != 1 || got[0].Header().Ttl != 300 || !strings.Contains(got[0].String(), `"id=`+strings.Repeat("a", 32)) {
 		t.Errorf("the TXT record is %v", got)
@@ -225,7 +225,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	// Nothing is written, or told, while nothing changes.
 	before := serial()
 	for range 5 {
-		u.look(10 * time.Minute)
+		u.reconcile(10 * time.Minute)
 	}
 	if now := serial(); now != before {
 		t.Errorf("SOA %s, before %s", now, before)
@@ -234,20 +234,20 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 
 	// Who restarts knows what is there.
 	u.begin(u.Config)
-	u.look(0)
+	u.reconcile(0)
 	u.quiet()
 
 	u.at = []string{"192.0.2.11:7443", "192.0.2.12:7443", "10.0.0.1:80", "peer.example:7443"}
-	u.look(publishLook)
+	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
 	u.at = nil // All nodes are away: what is there stays.
-	u.look(publishLook)
-	u.told("NotPublishedInDNS", "none of this cluster's endpoints")
+	u.reconcile(publishInterval)
+	u.wantEvent("NotPublishedInDNS", "none of this cluster's endpoints")
 	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
 	u.at = []string{"192.0.2.10:7443"}
 
 	for _, u.automatic = range []bool{true, false} {
-		u.look(publishLook)
+		u.reconcile(publishInterval)
 		if n := len(u.answers("_automatic._sub._entente._tcp.example.com", dns.TypePTR)); (n == 1) != u.automatic {
 			t.Errorf("automatic is %t, and there are %d pointers", u.automatic, n)
 		}
@@ -255,21 +255,21 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 
 	// Another name, and then another zone: what was there goes.
 	u.name = "bureau"
-	u.look(publishLook)
-	u.told("WithdrawnFromDNS", `removed "office" from example.com`)
+	u.reconcile(publishInterval)
+	u.wantEvent("WithdrawnFromDNS", `removed "office" from example.com`)
 	u.has("example.com", "office")
 	u.has("example.com", "bureau", "192.0.2.10")
 	moved := u.Config
 	moved.Zone = "second.test"
 	u.begin(moved)
-	u.look(0)
+	u.reconcile(0)
 	u.has("example.com", "bureau")
 	u.has("second.test", "bureau", "192.0.2.10")
-	u.told("WithdrawnFromDNS", `removed "bureau" from example.com`)
+	u.wantEvent("WithdrawnFromDNS", `removed "bureau" from example.com`)
 
 	// And with no server nothing is left, of the ConfigMap neither.
 	u.begin(Config{})
-	if !u.look(0) || u.configMap() != nil {
+	if !u.reconcile(0) || u.configMap() != nil {
 		t.Errorf("the ConfigMap has %v", u.configMap())
 	}
 	u.has("second.test", "bureau")
@@ -281,8 +281,8 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 func TestServerErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
-	u.look(0)
-	u.told("PublishedInDNS", "office")
+	u.reconcile(0)
+	u.wantEvent("PublishedInDNS", "office")
 	for _, tt := range []struct{ secret, want string }{
 		{keyFile(otherSecret), "BADSIG"},
 		{strings.Replace(keyFile(updateSecret), "office", "nobody", 1), "BADKEY"},
@@ -292,9 +292,9 @@ func TestServerErrorsAreReported(t *testing.T) {
 	} {
 		u.at = []string{fmt.Sprintf("192.0.2.%d:7443", 20+len(tt.secret))} // so that there is something to write
 		u.secret(tt.secret)
-		u.look(publishLook)
-		u.told("NotPublishedInDNS", tt.want)
-		u.look(publishLook / 2)
+		u.reconcile(publishInterval)
+		u.wantEvent("NotPublishedInDNS", tt.want)
+		u.reconcile(publishInterval / 2)
 		u.quiet()
 		u.has("example.com", "office", "192.0.2.10")
 	}
@@ -302,43 +302,43 @@ func TestServerErrorsAreReported(t *testing.T) {
 	u.Config.KeyName, u.Config.Algorithm = "office", "hmac-sha256"
 	u.secret(updateSecret + "\n")
 	u.at = []string{"192.0.2.11:7443"}
-	u.look(publishLook)
-	u.told("PublishedInDNS", "office")
+	u.reconcile(publishInterval)
+	u.wantEvent("PublishedInDNS", "office")
 	u.has("example.com", "office", "192.0.2.11")
 
 	// The server is away, and comes back.
 	u.named.Stop()
 	u.at = []string{"192.0.2.12:7443"}
-	u.look(publishLook)
-	u.told("NotPublishedInDNS", "reachable")
+	u.reconcile(publishInterval)
+	u.wantEvent("NotPublishedInDNS", "reachable")
 	u.named.Start()
-	u.look(time.Second)
+	u.reconcile(time.Second)
 	u.has("example.com", "office", "192.0.2.11") // it is not due
-	u.look(publishLook)
-	u.told("PublishedInDNS", "office")
+	u.reconcile(publishInterval)
+	u.wantEvent("PublishedInDNS", "office")
 	u.has("example.com", "office", "192.0.2.12")
 
 	refused := u.Config
 	refused.Zone = "frozen.test"
 	u.begin(refused)
-	u.look(0)
-	u.told("NotPublishedInDNS", "REFUSED")
+	u.reconcile(0)
+	u.wantEvent("NotPublishedInDNS", "REFUSED")
 	nobody := u.Config
 	nobody.Server = "127.0.0.1:99999"
 	u.begin(nobody)
-	u.look(0)
-	u.told("NotPublishedInDNS", "want HOST or HOST:PORT")
+	u.reconcile(0)
+	u.wantEvent("NotPublishedInDNS", "want HOST or HOST:PORT")
 	nobody.Server = "ns.nowhere.test"
 	u.begin(nobody)
 	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) { return nil, errors.New("no such host") }
-	u.look(0)
-	u.told("NotPublishedInDNS", "find server ns.nowhere.test: no such host")
+	u.reconcile(0)
+	u.wantEvent("NotPublishedInDNS", "find server ns.nowhere.test: no such host")
 	// Of several addresses one that is away does not matter.
 	u.Config.Server, u.Config.Zone = fmt.Sprintf("ns.example.com:%d", u.named.Addr.Port()), "example.com"
 	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}, nil
 	}
-	u.look(publishLook)
+	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.12")
 }
 
@@ -353,15 +353,15 @@ zone "example.com" { type primary; file "example.com"; update-policy { grant off
 zone "second.test" { type primary; file "second.test"; update-policy { ` + policy + ` }; };
 `)
 	}
-	u.look(0)
-	u.told("PublishedInDNS", "office")
+	u.reconcile(0)
+	u.wantEvent("PublishedInDNS", "office")
 
 	// The other server is not there, and then its key may not write.
 	away := u.Config
 	away.Server, away.Zone = "127.0.0.1:1", "second.test"
 	u.begin(away)
-	u.look(0)
-	u.told("NotPublishedInDNS", "reachable")
+	u.reconcile(0)
+	u.wantEvent("NotPublishedInDNS", "reachable")
 	u.reports(
 		admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: away.Server, Instance: "office", Host: "entente-aaaaaaaa", Problem: "connection refused"},
 		admin.DNSPublication{Domain: "example.com", Zone: "example.com", Server: u.named.Addr.String(), Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock, Leaving: true},
@@ -374,28 +374,28 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	moved.Server = u.named.Addr.String()
 	second("deny office zonesub ANY;")
 	u.begin(moved)
-	u.look(0)
-	u.told("NotPublishedInDNS", "REFUSED")
+	u.reconcile(0)
+	u.wantEvent("NotPublishedInDNS", "REFUSED")
 	u.has("example.com", "office", "192.0.2.10")
 
 	// It may write its own records, and nobody finds those without pointers.
 	second("grant office zonesub SRV TXT A AAAA;")
 	u.begin(moved)
-	u.look(0)
-	u.told("PointersMissing", "2 more records")
+	u.reconcile(0)
+	u.wantEvent("PointersMissing", "2 more records")
 	u.has("example.com", "office", "192.0.2.10")
 
 	second("grant office zonesub ANY;")
 	u.begin(moved)
-	u.look(0)
+	u.reconcile(0)
 	u.has("second.test", "office", "192.0.2.10")
 	u.has("example.com", "office")
-	var said []string
+	var got []string
 	for len(u.recorder.Events) > 0 {
-		said = append(said, strings.Fields(<-u.recorder.Events)[1])
+		got = append(got, strings.Fields(<-u.recorder.Events)[1])
 	}
-	if !slices.Equal(said, []string{"PublishedInDNS", "WithdrawnFromDNS"}) {
-		t.Errorf("the events are %q", said)
+	if !slices.Equal(got, []string{"PublishedInDNS", "WithdrawnFromDNS"}) {
+		t.Errorf("the events are %q", got)
 	}
 	u.reports(admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
 
@@ -406,7 +406,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}
-	u.look(0)
+	u.reconcile(0)
 	u.has("second.test", "office", "192.0.2.10")
 	if published := u.configMap()["published"]; strings.Count(published, `"zone"`) != 1 {
 		t.Errorf("published is %s", published)
@@ -431,15 +431,15 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpdates(t)
-			u.look(0)
+			u.reconcile(0)
 			u.has("example.com", "office", "192.0.2.10")
 			u.secret(tt.secret)
 			u.secretNamed("new-key", newKey)
 			u.named.Configure(tt.keys + all)
 			u.Config.Secret, u.name = "new-key", "bureau"
 			u.begin(u.Config)
-			u.look(0)
-			u.told("WithdrawnFromDNS", "office")
+			u.reconcile(0)
+			u.wantEvent("WithdrawnFromDNS", "office")
 			u.has("example.com", "office")
 			u.has("example.com", "bureau", "192.0.2.10")
 		})
@@ -447,15 +447,15 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 	t.Run("an uninstall, too", func(t *testing.T) {
 		t.Parallel()
 		u := newUpdates(t)
-		u.look(0)
+		u.reconcile(0)
 		u.secret("")
 		u.secretNamed("new-key", newKey)
 		u.named.Configure(keyFile(updateSecret) + newKey + `zone "example.com" { type primary; file "example.com"; update-policy {
 	deny bureau name office._entente._tcp.example.com. ANY; grant bureau zonesub ANY; }; };`)
 		u.Config.Secret, u.name = "new-key", "bureau"
 		u.begin(u.Config)
-		u.look(0)
-		u.told("NotWithdrawnFromDNS", "REFUSED")
+		u.reconcile(0)
+		u.wantEvent("NotWithdrawnFromDNS", "REFUSED")
 		u.has("example.com", "bureau", "192.0.2.10")
 		u.has("example.com", "office", "192.0.2.10")
 		u.named.Configure(keyFile(updateSecret) + newKey + all)
@@ -473,13 +473,13 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
-	u.look(0)
-	u.told("PublishedInDNS", "office")
+	u.reconcile(0)
+	u.wantEvent("PublishedInDNS", "office")
 	u.secret("")
 	cfg := u.Config
 	u.begin(Config{})
-	u.look(0)
-	u.told("NotWithdrawnFromDNS", `"office" is still in example.com`)
+	u.reconcile(0)
+	u.wantEvent("NotWithdrawnFromDNS", `"office" is still in example.com`)
 	u.has("example.com", "office", "192.0.2.10")
 	lines := u.configMap()["left"]
 	for _, want := range []string{
@@ -496,7 +496,7 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 		t.Errorf("the uninstall says %v", err)
 	}
 	for i := range 200 {
-		if u.look(publishLook); i == 100 {
+		if u.reconcile(publishInterval); i == 100 {
 			u.secret(keyFile(updateSecret)) // a new one is tried at once
 		}
 		if u.configMap() == nil {
@@ -506,12 +506,12 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 			break
 		}
 	}
-	u.told("WithdrawnFromDNS", "office")
+	u.wantEvent("WithdrawnFromDNS", "office")
 	u.has("example.com", "office")
 
 	// An uninstall removes what is there.
 	u.begin(cfg)
-	u.look(publishLook)
+	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.10")
 	u.begin(Config{})
 	u.Events = nil
@@ -530,17 +530,17 @@ func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	u.Service = func() discovery.Service {
 		return discovery.NewService(peering.ClusterID(strings.Repeat("b", 32)), "office", 1, []string{"192.0.2.99:7443"})
 	}
-	u.look(0)
+	u.reconcile(0)
 	u.client = fake.NewClientBuilder().WithScheme(kube.Scheme()).Build()
 	u.begin(u.Config)
 	u.secret(keyFile(updateSecret))
 	u.Service = mine
-	u.look(0)
-	u.told("PublishedInDNS", `as "office (2)" at entente-aaaaaaaa.example.com`)
+	u.reconcile(0)
+	u.wantEvent("PublishedInDNS", `as "office (2)" at entente-aaaaaaaa.example.com`)
 	u.has("example.com", "office", "192.0.2.99")
 	u.has("example.com", `office\ \(2\)`, "192.0.2.10")
 	u.begin(Config{})
-	u.look(0)
+	u.reconcile(0)
 	u.has("example.com", "office", "192.0.2.99")
 	u.has("example.com", `office\ \(2\)`)
 }
@@ -554,12 +554,12 @@ func TestNamesThatCannotBeRememberedAreNotPublished(t *testing.T) {
 			return errors.New("the API server is away")
 		},
 	})
-	if _, err := u.Publishing.look(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
+	if _, err := u.Publishing.reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
 		t.Errorf("got %v", err)
 	}
 	u.has("example.com", "office")
 	u.Publishing.Client = u.client
-	u.look(publishLook)
+	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.10")
 }
 
@@ -590,9 +590,9 @@ func TestAServerWithoutDynamicUpdatesIsReported(t *testing.T) {
 	go func() { ended <- s.ActivateAndServe() }()
 	u.Config.Server = pc.LocalAddr().String()
 	for range 360 { // an hour
-		u.look(publishLook)
+		u.reconcile(publishInterval)
 	}
-	u.told("NotPublishedInDNS", "NOTIMP: the server takes no dynamic updates")
+	u.wantEvent("NotPublishedInDNS", "NOTIMP: the server takes no dynamic updates")
 	if err := errors.Join(s.Shutdown(), <-ended); err != nil {
 		t.Error(err)
 	}
