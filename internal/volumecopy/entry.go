@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Kind is what an entry is.
+// Kind is the kind of an entry.
 type Kind byte
 
 // Kinds of entries. Sockets are left out, and devices refused.
@@ -22,37 +22,37 @@ const (
 	Directory Kind = tar.TypeDir
 	File      Kind = tar.TypeReg
 	Symlink   Kind = tar.TypeSymlink
-	// HardLink is another name of a file that comes before it.
+	// HardLink is another name of a file that precedes it.
 	HardLink Kind = tar.TypeLink
 	FIFO     Kind = tar.TypeFifo
 )
 
-// extent is a part of a file that has data. The rest of it is zeros.
+// extent is a part of a file that has data. The rest of the file is zeros.
 type extent struct{ offset, length int64 }
 
 // Entry is one name on a volume.
 type Entry struct {
-	// Path is below the volume's root, with slashes; the root is a dot.
+	// Path is relative to the volume's root, with slashes; the root is a dot.
 	Path     string
 	Kind     Kind
 	Mode     uint32 // permissions, and the bits for set-user-ID, set-group-ID and sticky
 	UID, GID int
 	ModTime  time.Time
 	Size     int64
-	// Link is where a symbolic link leads, or the path that a hard link is another name of.
+	// Link is the target of a symbolic link, or the path of the file of which a hard link is another name.
 	Link   string
 	Xattrs map[string]string
-	// extents are the parts with data of a file; nil is all of it.
+	// extents are the parts with data of a file; nil means all of it.
 	extents []extent
-	// have says that the destination has the file, and that its data do not follow.
+	// have means that the destination has the file, so that its data do not follow.
 	have bool
 }
 
-// marker begins the name of the directory, at the root of a destination, in which files are
-// until they are whole. It is there until the copy is verified.
+// marker begins the name of the directory, at the root of a destination, in which files are until
+// they are complete. It exists until the copy is verified.
 const marker = ".entente-move-"
 
-// Records of an archive's headers, beside those that tar knows.
+// Records of an archive's headers, in addition to those of tar.
 const (
 	recordXattr   = "SCHILY.xattr."
 	recordExtents = "ENTENTE.extents"
@@ -60,13 +60,13 @@ const (
 	recordHave    = "ENTENTE.have"
 )
 
-// keptXattr says whether an extended attribute is copied: what applications keep, capabilities, and
-// access lists. Labels of the node, as of SELinux, are the node's.
+// keptXattr reports whether an extended attribute is copied: those of applications, capabilities,
+// and access lists. Others, such as SELinux labels, belong to the node.
 func keptXattr(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "security.capability" || name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
-// checkPath says whether a path can be one of a volume: below its root, in its plainest form.
+// checkPath checks that a path can be one of a volume: below its root, in canonical form.
 func checkPath(path string) error {
 	if path == "." {
 		return nil
@@ -88,7 +88,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// check says whether an entry can be one of a volume, wherever it comes from.
+// check checks that an entry, which may come from the other side, can be one of a volume.
 func (e *Entry) check() error {
 	if err := checkPath(e.Path); err != nil {
 		return err
@@ -96,21 +96,21 @@ func (e *Entry) check() error {
 	problem := ""
 	switch {
 	case e.Path == "." && e.Kind != Directory:
-		problem = "is the root and no directory"
+		problem = "is the root but not a directory"
 	case e.Mode > 0o7777:
 		problem = fmt.Sprintf("has mode %o", e.Mode)
 	case e.UID < 0 || e.GID < 0 || int64(e.UID) >= 1<<32-1 || int64(e.GID) >= 1<<32-1:
 		problem = fmt.Sprintf("belongs to %d:%d", e.UID, e.GID)
 	case e.ModTime.Year() < 1 || e.ModTime.Year() > 9999:
-		problem = "was changed at no time that can be written"
+		problem = "has a modification time that cannot be written"
 	case e.Size < 0 || e.Size > maxSize || e.Size > 0 && e.Kind != File:
 		problem = fmt.Sprintf("has %d bytes", e.Size)
 	case e.Kind == Symlink && (e.Link == "" || len(e.Link) > maxPath || strings.ContainsRune(e.Link, 0)):
 		problem = "leads nowhere"
 	case e.Kind == HardLink && (checkPath(e.Link) != nil || e.Link == "." || e.Link == e.Path):
-		problem = "is another name of no file"
+		problem = "is a hard link without a file"
 	case e.Kind != Symlink && e.Kind != HardLink && e.Link != "":
-		problem = "is no link and leads somewhere"
+		problem = "has a target but is not a link"
 	case len(e.extents) > maxExtents || e.have && e.extents != nil || (e.have || e.extents != nil) && e.Kind != File:
 		problem = "has parts that it cannot have"
 	case len(e.Xattrs) > 0 && e.Kind != File && e.Kind != Directory || len(e.Xattrs) > maxXattrs:
@@ -136,7 +136,7 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// follows is how many bytes of a file are in the archive.
+// follows returns how many bytes of a file follow in the archive.
 func (e *Entry) follows() int64 {
 	switch {
 	case e.Kind != File || e.have:
@@ -151,7 +151,7 @@ func (e *Entry) follows() int64 {
 	return sum
 }
 
-// header is an entry as tar has it.
+// header returns the tar header of an entry.
 func (e *Entry) header() *tar.Header {
 	h := &tar.Header{
 		Typeflag: byte(e.Kind), Name: e.Path, Linkname: e.Link, Mode: int64(e.Mode), Uid: e.UID, Gid: e.GID,
@@ -179,7 +179,7 @@ func (e *Entry) header() *tar.Header {
 	return h
 }
 
-// entryOf is what a header of an archive says, checked.
+// entryOf returns the entry of a tar header, and checks it.
 func entryOf(h *tar.Header) (*Entry, error) {
 	e := &Entry{
 		Path: strings.TrimSuffix(h.Name, "/"), Kind: Kind(h.Typeflag), Link: h.Linkname,
@@ -248,8 +248,8 @@ func parseExtents(text string) ([]extent, error) {
 	return extents, nil
 }
 
-// text is an entry as digests have it: all of it but how it is stored. Of a hard link its file has
-// the rest.
+// text returns an entry as digests have it: everything except how it is stored. A hard link has
+// only its path and that of its file.
 func (e *Entry) text(content []byte) []byte {
 	var b []byte
 	field := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -260,7 +260,7 @@ func (e *Entry) text(content []byte) []byte {
 	if e.Kind == HardLink {
 		return b
 	}
-	if e.Kind != Symlink { // the mode of a symbolic link means nothing
+	if e.Kind != Symlink { // the mode of a symbolic link has no meaning
 		number(int64(e.Mode))
 	}
 	number(int64(e.UID))
@@ -277,8 +277,7 @@ func (e *Entry) text(content []byte) []byte {
 	return b
 }
 
-// archive reads entries, each of which it checks. Between two of them the data of a file can be
-// read of it.
+// archive reads and checks entries. After the entry of a file, the file's data can be read from it.
 type archive struct {
 	*tar.Reader
 	count int
@@ -286,7 +285,7 @@ type archive struct {
 
 func readArchive(r io.Reader) *archive { return &archive{Reader: tar.NewReader(r)} }
 
-// next returns the next entry; io.EOF is the end.
+// next returns the next entry, or io.EOF at the end.
 func (a *archive) next() (*Entry, error) {
 	h, err := a.Next()
 	if errors.Is(err, io.EOF) {
@@ -301,11 +300,11 @@ func (a *archive) next() (*Entry, error) {
 	return entryOf(h)
 }
 
-// key is a path, or what is known of a file, as it is remembered.
+// key is a hash of a path, or of a file's identity.
 type key [16]byte
 
-// identity is by what a file of the destination is taken for that of the source, before both are
-// read: all that is known of it without reading it.
+// identity is a hash of all that is known about a file without reading it. Equal files of source
+// and destination are taken to be the same until both are read.
 func (e *Entry) identity() key {
 	plain := *e
 	plain.Xattrs = nil

@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// message is what one side says to the other beside the archive.
+// message is a message of one side to the other, in addition to the archive.
 type message struct {
-	// Do is what the sender wants: copy, digest or done.
+	// Do is the sender's request: copy, digest or done.
 	Do string `json:"do,omitempty"`
-	// All has all files sent, whatever the destination has.
+	// All announces that all files are sent, whatever the destination has.
 	All bool `json:"all,omitempty"`
-	// Finished says that the destination is not written any more.
+	// Finished means that the destination is no longer written.
 	Finished bool `json:"finished,omitempty"`
 	// Keys is how many identities of files follow.
 	Keys int  `json:"keys,omitempty"`
 	Sum  *Sum `json:"sum,omitempty"`
-	// Error is why the receiver cannot do what it should.
+	// Error is why the receiver cannot do what was requested.
 	Error string `json:"error,omitempty"`
 }
 
-// What the sender wants.
+// Requests of the sender.
 const (
 	doCopy   = "copy"
 	doDigest = "digest"
@@ -44,8 +44,8 @@ func newLink(c net.Conn) *link {
 	return l
 }
 
-// patient is a connection whose other side may take nothing for a while. Where it is silent the keepalives
-// of TCP tell whether it is there.
+// patient is a connection whose other side may receive nothing for a while. While it is silent, TCP
+// keepalives show whether it is there.
 type patient struct{ net.Conn }
 
 func (p patient) Write(b []byte) (int, error) {
@@ -59,7 +59,7 @@ func keepalive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 6}
 }
 
-func (l *link) say(m message) error {
+func (l *link) send(m message) error {
 	text, err := json.Marshal(m)
 	if err == nil {
 		_, err = l.out.Write(append(text, '\n'))
@@ -73,7 +73,7 @@ func (l *link) say(m message) error {
 	return nil
 }
 
-func (l *link) hear() (message, error) {
+func (l *link) receive() (message, error) {
 	m, err := readMessage(l.in)
 	if err == nil && m.Error != "" {
 		err = fmt.Errorf("the other side: %q", m.Error)
@@ -88,7 +88,7 @@ func readMessage(in *bufio.Reader) (message, error) {
 	for {
 		b, err := in.ReadByte()
 		if err != nil {
-			return m, fmt.Errorf("read of the other side: %w", err)
+			return m, fmt.Errorf("read from the other side: %w", err)
 		}
 		if b == '\n' {
 			break
@@ -98,7 +98,7 @@ func readMessage(in *bufio.Reader) (message, error) {
 		}
 	}
 	if err := json.Unmarshal(line, &m); err != nil {
-		return m, fmt.Errorf("malformed message of the other side: %w", err)
+		return m, fmt.Errorf("malformed message from the other side: %w", err)
 	}
 	if m.Keys < 0 || m.Keys > maxEntries {
 		return m, fmt.Errorf("the other side has %d files, the limit is %d", m.Keys, maxEntries)
@@ -106,8 +106,8 @@ func readMessage(in *bufio.Reader) (message, error) {
 	return m, nil
 }
 
-func (l *link) sayKeys(keys []key) error {
-	if err := l.say(message{Keys: len(keys)}); err != nil {
+func (l *link) sendKeys(keys []key) error {
+	if err := l.send(message{Keys: len(keys)}); err != nil {
 		return err
 	}
 	for _, k := range keys {
@@ -118,12 +118,12 @@ func (l *link) sayKeys(keys []key) error {
 	return l.out.Flush()
 }
 
-func (l *link) hearKeys(n int) (map[key]bool, error) {
+func (l *link) receiveKeys(n int) (map[key]bool, error) {
 	keys := map[key]bool{}
 	for range n {
 		var k key
 		if _, err := io.ReadFull(l.in, k[:]); err != nil {
-			return nil, fmt.Errorf("read of the other side: %w", err)
+			return nil, fmt.Errorf("read from the other side: %w", err)
 		}
 		keys[k] = true
 	}

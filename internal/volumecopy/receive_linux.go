@@ -16,15 +16,15 @@ type Config struct {
 	Volume string
 	// State is a directory for the status, and the seal.
 	State string
-	// Secret is what both sides have, and ID says which copy it is.
+	// Secret is the shared secret, and ID identifies the copy.
 	Secret []byte
 	ID     string
-	// Address is where the receiver listens, or where the sender finds it.
+	// Address is where the receiver listens, or where the sender connects.
 	Address string
 	Log     func(message string, args ...any)
 }
 
-// Receive takes what a sender sends, for as long as ctx lasts.
+// Receive receives what a sender sends, until ctx ends.
 func Receive(ctx context.Context, cfg Config) error {
 	config, err := secure(cfg.Secret)
 	if err != nil {
@@ -66,13 +66,13 @@ type receiver struct {
 
 	mu      sync.Mutex
 	current func()     // ends the sender's connection before this one
-	turn    sync.Mutex // is held while one of them is served
+	turn    sync.Mutex // is locked while one of them is served
 }
 
-// take serves a connection once the other side has proved who it is. The one before it ends: a
-// sender has one, and begins another when that is broken.
+// take serves a connection once the other side is authenticated, and ends the one before it: a
+// sender has only one, and opens another when that is broken.
 func (r *receiver) take(ctx context.Context, conn *tls.Conn, begun func()) {
-	defer conn.Close() //nolint:errcheck // what was said over it was answered
+	defer conn.Close() //nolint:errcheck // every request over it has a response
 	hands, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	err := conn.HandshakeContext(hands)
 	cancel()
@@ -99,10 +99,10 @@ func (r *receiver) take(ctx context.Context, conn *tls.Conn, begun func()) {
 	}
 }
 
-// serve does what a sender wants, until it wants nothing more.
+// serve serves a sender's requests, until it is done.
 func (r *receiver) serve(ctx context.Context, l *link) error {
 	for {
-		m, err := l.hear()
+		m, err := l.receive()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -111,7 +111,7 @@ func (r *receiver) serve(ctx context.Context, l *link) error {
 		}
 		if err := r.do(ctx, l, m); err != nil {
 			text := err.Error()
-			_ = l.say(message{Error: text[:min(len(text), maxProblem)]})
+			_ = l.send(message{Error: text[:min(len(text), maxProblem)]})
 			return err
 		}
 	}
@@ -133,7 +133,7 @@ func (r *receiver) do(ctx context.Context, l *link, m message) error {
 			return err
 		}
 		r.report.set(func(s *Status) { s.Sum = sum })
-		return l.say(message{Sum: &sum})
+		return l.send(message{Sum: &sum})
 	case doDone:
 		if !finished {
 			if err := d.finish(); err != nil {
@@ -141,14 +141,14 @@ func (r *receiver) do(ctx context.Context, l *link, m message) error {
 			}
 		}
 		r.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
-		return l.say(message{Finished: true})
+		return l.send(message{Finished: true})
 	}
 	return fmt.Errorf("unknown request %.32q", m.Do)
 }
 
 func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, all bool) error {
 	if finished {
-		return l.say(message{Finished: true})
+		return l.send(message{Finished: true})
 	}
 	var keys []key
 	if !all {
@@ -157,7 +157,7 @@ func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, 
 			return err
 		}
 	}
-	if err := l.sayKeys(keys); err != nil {
+	if err := l.sendKeys(keys); err != nil {
 		return err
 	}
 	r.report.set(func(s *Status) { *s = Status{Phase: Copying, Pass: s.Pass + 1} })
@@ -168,5 +168,5 @@ func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, 
 		return err
 	}
 	r.report.set(func(s *Status) { s.Phase = Copied })
-	return l.say(message{})
+	return l.send(message{})
 }

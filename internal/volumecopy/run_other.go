@@ -17,7 +17,7 @@ type Config struct {
 
 var errLinux = errors.New("volumes are copied on Linux only")
 
-// Receive takes what a sender sends.
+// Receive receives what a sender sends.
 func Receive(context.Context, Config) error { return errLinux }
 
 // Send sends a volume to a receiver.

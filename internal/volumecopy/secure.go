@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// secure returns how both sides speak TLS: by one key that follows from the secret, which each has
-// to prove that it has.
+// secure returns the TLS configuration of both sides: they use one key, derived from the secret,
+// and each has to prove that it has it.
 func secure(secret []byte) (*tls.Config, error) {
 	if len(secret) < minSecret {
-		return nil, fmt.Errorf("the secret has %d bytes, fewer than %d", len(secret), minSecret)
+		return nil, fmt.Errorf("the secret has %d bytes; the minimum is %d", len(secret), minSecret)
 	}
 	seed, err := hkdf.Key(sha256.New, secret, nil, "entente volume copy", ed25519.SeedSize)
 	if err != nil {
@@ -33,7 +33,7 @@ func secure(secret []byte) (*tls.Config, error) {
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 		ClientAuth:   tls.RequireAnyClientCert,
-		// No authority knows either side: each knows the other's key, which is its own.
+		// Neither side has a certificate of an authority: each knows the other's key, which is its own.
 		InsecureSkipVerify:     true, //nolint:gosec // VerifyConnection does
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {

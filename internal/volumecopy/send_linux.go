@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// redialFirst is the pause before a connection is tried again, redialLast what it grows to.
+	// redialFirst is the pause before a connection is tried again, and redialLast the value to which it
+	// grows.
 	redialFirst = 500 * time.Millisecond
 	redialLast  = 5 * time.Second
-	// sealEach is how often a sender looks whether it is sealed.
+	// sealEach is how often a sender checks whether it is sealed.
 	sealEach = 200 * time.Millisecond
 )
 
-// errDiffers says that both volumes are not equal after they were copied as often as they may be.
+// errDiffers means that the volumes are still not equal after maxPasses copies.
 var errDiffers = fmt.Errorf("the copy still differs from the source after %d tries", maxPasses)
 
-// Send sends a volume to a receiver, waits until it is sealed, verifies the copy, and then holds the
-// volume for as long as ctx lasts: nobody else can use it before what it is replaced by is there.
+// Send sends a volume to a receiver, waits until it is sealed, verifies the copy, and then keeps the
+// volume mounted until ctx ends, so that no other pod can use it before its replacement exists.
 func Send(ctx context.Context, cfg Config) error {
 	config, err := secure(cfg.Secret)
 	if err != nil {
@@ -40,7 +41,7 @@ func Send(ctx context.Context, cfg Config) error {
 		verified, err := s.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // ctx ended
 		case verified:
 			s.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
 			<-ctx.Done()
@@ -64,7 +65,7 @@ type sender struct {
 	passes int
 }
 
-// session is one connection to the receiver: all that is left to do.
+// session does everything that is left to do, over one connection to the receiver.
 func (s *sender) session(ctx context.Context) (verified bool, err error) {
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepalive()}, Config: s.tls}
 	conn, err := dialer.DialContext(ctx, "tcp", s.Address)
@@ -105,46 +106,46 @@ func (s *sender) session(ctx context.Context) (verified bool, err error) {
 }
 
 func (s *sender) order(l *link, what string) error {
-	if err := l.say(message{Do: what}); err != nil {
+	if err := l.send(message{Do: what}); err != nil {
 		return err
 	}
-	_, err := l.hear()
+	_, err := l.receive()
 	return err
 }
 
-// copy has the destination become what the source is. After two copies that did not do it by what
-// is known of files, all of each is sent.
+// copy makes the destination equal to the source. After two copies that compared identities and did
+// not achieve that, it sends all files.
 func (s *sender) copy(ctx context.Context, l *link) error {
 	all := s.passes >= 2
-	if err := l.say(message{Do: doCopy, All: all}); err != nil {
+	if err := l.send(message{Do: doCopy, All: all}); err != nil {
 		return err
 	}
-	m, err := l.hear()
+	m, err := l.receive()
 	if err != nil || m.Finished {
 		return err
 	}
-	have, err := l.hearKeys(m.Keys)
+	have, err := l.receiveKeys(m.Keys)
 	if err != nil {
 		return err
 	}
 	s.report.set(func(is *Status) { is.Phase, is.Pass, is.Files, is.Bytes = Copying, is.Pass+1, 0, 0 })
 	if err := s.archive(ctx, l.out, have); err != nil {
-		// What the receiver had against it says more than that it hung up.
-		if said := s.lastWord(l); said != nil {
-			err = said
+		// The receiver's error says more than the broken connection.
+		if sent := s.receiverError(l); sent != nil {
+			err = sent
 		}
 		return err
 	}
 	if err := l.out.Flush(); err != nil {
 		return fmt.Errorf("write to the other side: %w", err)
 	}
-	_, err = l.hear()
+	_, err = l.receive()
 	return err
 }
 
-func (s *sender) lastWord(l *link) error {
+func (s *sender) receiverError(l *link) error {
 	if err := l.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-		return nil //nolint:nilerr // then there is none
+		return nil //nolint:nilerr // the receiver sent none
 	}
 	if m, err := readMessage(l.in); err == nil && m.Error != "" {
 		return fmt.Errorf("the other side: %q", m.Error)
@@ -180,8 +181,8 @@ func (s *sender) archive(ctx context.Context, to io.Writer, have map[key]bool) e
 	return out.Close()
 }
 
-// content writes the parts of a file that have data. What somebody cuts off meanwhile is zeros; the
-// digests differ then.
+// content writes the parts of a file that have data. If the file is truncated meanwhile, it writes
+// zeros; the digests differ then.
 func (s *sender) content(ctx context.Context, to io.Writer, e *Entry, file *os.File) error {
 	if e.follows() == 0 {
 		return nil
@@ -212,10 +213,10 @@ func (s *sender) content(ctx context.Context, to io.Writer, e *Entry, file *os.F
 	return nil
 }
 
-// compare has both sides read their volumes at the same time.
+// compare compares the digests of both volumes, which the two sides compute at the same time.
 func (s *sender) compare(ctx context.Context, l *link) (equal bool, err error) {
 	s.report.set(func(s *Status) { s.Phase, s.Files, s.Bytes = Reading, 0, 0 })
-	if err := l.say(message{Do: doDigest}); err != nil {
+	if err := l.send(message{Do: doDigest}); err != nil {
 		return false, err
 	}
 	sum, err := digest(ctx, s.Volume, func(bytes int64) { s.report.count(0, bytes) })
@@ -223,7 +224,7 @@ func (s *sender) compare(ctx context.Context, l *link) (equal bool, err error) {
 		return false, err
 	}
 	s.report.set(func(is *Status) { is.Sum = sum })
-	m, err := l.hear()
+	m, err := l.receive()
 	if err != nil {
 		return false, err
 	}

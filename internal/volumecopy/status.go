@@ -14,11 +14,11 @@ import (
 // Port is where the receiver listens.
 const Port = 7453
 
-// Phase is how far one side is.
+// Phase is the progress of one side.
 type Phase string
 
 // Phases. The receiver is Waiting, Copying, Reading and Verified; the sender also Connecting, and
-// Copied until it is sealed.
+// Copied while it waits to be sealed.
 const (
 	Connecting Phase = "Connecting"
 	Waiting    Phase = "Waiting"
@@ -28,51 +28,51 @@ const (
 	Verified   Phase = "Verified"
 )
 
-// Status is what one side says of itself.
+// Status is the status of one side.
 type Status struct {
 	Phase Phase `json:"phase"`
-	// Pass counts how often all was compared with what the destination has.
+	// Pass counts the copies, each of which compares everything with the destination.
 	Pass int `json:"pass,omitempty"`
 	// Files and Bytes are what this pass has copied, or read, so far.
 	Files int64 `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
-	// Sealed says that the source is not used by anybody else any more.
+	// Sealed means that no other pod can use the source any longer.
 	Sealed bool `json:"sealed,omitempty"`
-	// Sum is what this side has read of its own volume.
+	// Sum is the digest of this side's volume.
 	Sum Sum `json:"sum,omitzero"`
-	// Problem is what went wrong last, and is tried again.
+	// Problem is the last error, after which it tries again.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Sum is what a volume has.
+// Sum is the digest of a volume, with its totals.
 type Sum struct {
 	Digest string `json:"digest"`
-	Files  int64  `json:"files"` // names, of whatever kind
+	Files  int64  `json:"files"` // names of all kinds
 	Bytes  int64  `json:"bytes"` // of files
 }
 
 const (
 	statusFile = "status.json"
 	sealFile   = "seal"
-	// toldEach is how often a status that changes is written.
-	toldEach = 250 * time.Millisecond
-	// maxProblem is how many bytes a problem has in a status.
+	// statusInterval is how often a changing status is written.
+	statusInterval = 250 * time.Millisecond
+	// maxProblem bounds the problem in a status.
 	maxProblem = 512
 )
 
-// reporter writes the status of one side into a directory, where ReadStatus reads it.
+// reporter writes the status of one side into a directory, from which ReadStatus reads it.
 type reporter struct {
 	directory string
 
-	mu   sync.Mutex
-	is   Status
-	told time.Time
+	mu      sync.Mutex
+	is      Status
+	written time.Time
 }
 
 // set changes the status, and writes it.
 func (r *reporter) set(change func(*Status)) { r.change(change, true) }
 
-// count adds to what was done of a pass, and writes it now and then.
+// count adds to the totals of a pass, and writes the status at most each statusInterval.
 func (r *reporter) count(files, bytes int64) {
 	r.change(func(s *Status) { s.Files, s.Bytes = s.Files+files, s.Bytes+bytes }, false)
 }
@@ -81,13 +81,13 @@ func (r *reporter) change(change func(*Status), write bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.is)
-	if !write && time.Since(r.told) < toldEach {
+	if !write && time.Since(r.written) < statusInterval {
 		return
 	}
-	r.told = time.Now()
+	r.written = time.Now()
 	text, err := json.Marshal(r.is)
 	if err == nil {
-		// A status that cannot be written stops nothing: whoever reads it sees the one before.
+		// A status that cannot be written stops nothing: a reader sees the one before.
 		_ = replaceFile(filepath.Join(r.directory, statusFile), text)
 	}
 }
@@ -104,8 +104,8 @@ func replaceFile(path string, text []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// ReadStatus returns the status of the side that writes it into a directory, and, if seal is set,
-// tells a sender first that nobody else can use the source any more.
+// ReadStatus returns the status of the side that writes it into a directory. If seal is set, it
+// first seals the sender: no other pod can use the source any longer.
 func ReadStatus(directory string, seal bool) (Status, error) {
 	if seal {
 		if err := replaceFile(filepath.Join(directory, sealFile), nil); err != nil {
@@ -126,7 +126,7 @@ func ReadStatus(directory string, seal bool) (Status, error) {
 	return s, nil
 }
 
-// sealed says whether somebody has sealed the source.
+// sealed reports whether the source is sealed.
 func (r *reporter) sealed() bool {
 	_, err := os.Stat(filepath.Join(r.directory, sealFile))
 	return err == nil

@@ -18,18 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lostAndFound is a directory that some file systems make at their root, and the volume has not.
+// lostAndFound is a directory that some file systems create at their root, and that does not belong to the
+// volume.
 const lostAndFound = "lost+found"
 
-// inode is a file, under whichever names.
+// inode identifies a file, whatever its names.
 type inode struct{ dev, ino uint64 }
 
-// walker visits all of a volume, directories before what is in them, in the order of their names.
-// It follows no symbolic link.
+// walker visits everything on a volume, directories before their contents, in the order of names.
+// It does not follow symbolic links.
 type walker struct {
-	// visit is called with each entry, and, of a file and a directory, with it open.
+	// visit is called with each entry; open is set for files and directories.
 	visit func(e *Entry, open *os.File) error
-	// skips says that names at the root that begin with marker are left out; they are errors otherwise.
+	// skips leaves out names at the root that begin with marker, which otherwise are errors.
 	skips bool
 	// plain leaves out extended attributes.
 	plain bool
@@ -79,12 +80,12 @@ func (w *walker) directory(ctx context.Context, dir *os.File, at string, st *uni
 	return nil
 }
 
-// child visits what a directory has under a name.
+// child visits one name in a directory.
 func (w *walker) child(ctx context.Context, dir *os.File, at, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if errors.Is(err, unix.ENOENT) {
-			return nil // gone meanwhile; the digest tells whether that matters
+			return nil // gone meanwhile; the digest shows whether that matters
 		}
 		return fmt.Errorf("read %q: %w", at, err)
 	}
@@ -121,7 +122,7 @@ func (w *walker) child(ctx context.Context, dir *os.File, at, name string) error
 	case unix.S_IFIFO:
 		return w.entry(at, FIFO, &st, nil, "")
 	case unix.S_IFSOCK:
-		return nil // whoever listens makes it again
+		return nil // the process that listens on it creates it again
 	}
 	return fmt.Errorf("%q is a device, which is not copied: remove it", at)
 }
@@ -152,7 +153,7 @@ func (w *walker) entry(at string, kind Kind, st *unix.Stat_t, open *os.File, lin
 	return w.visit(e, open)
 }
 
-// openIn opens what a directory has under a name, if it is no link.
+// openIn opens a name in a directory, if it is not a link.
 func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -189,7 +190,7 @@ func xattrsOf(f *os.File) (map[string]string, error) {
 	return kept, nil
 }
 
-// extentsOf returns which parts of a file have data. It is nil for a file that has them everywhere.
+// extentsOf returns the parts of a file that have data, or nil if all of it has.
 func extentsOf(f *os.File, size int64, blocks int64) []extent {
 	if blocks*512 >= size {
 		return nil
@@ -224,10 +225,10 @@ func extentsOf(f *os.File, size int64, blocks int64) []extent {
 	}
 }
 
-// digestBlock is what of a file is either zeros, and then not in its digest, or is.
+// digestBlock is the size of the blocks of a file in its digest; blocks of zeros are left out.
 const digestBlock = 64 << 10
 
-// digest reads all of a volume from its disk and computes the digest of it: SHA-256 of all entries, in
+// digest reads a whole volume from its disk and computes its digest: the SHA-256 of all entries, in
 // the order of a walk, each with the SHA-256 of its content.
 func digest(ctx context.Context, root string, count func(bytes int64)) (Sum, error) {
 	var sum Sum
@@ -254,10 +255,10 @@ func digest(ctx context.Context, root string, count func(bytes int64)) (Sum, err
 	return sum, nil
 }
 
-// contentDigest is the digest of what is in a file: of each block that is not all zeros, with its
-// offset. So it is the same where zeros are stored and where they are not.
+// contentDigest computes the digest of a file's content: of each block that is not all zeros, with
+// its offset. So it does not depend on whether zeros are stored.
 func contentDigest(ctx context.Context, f *os.File, count func(bytes int64)) ([]byte, error) {
-	// What the kernel still has in memory need not be on the disk as it is there.
+	// What the kernel has in memory may differ from the disk.
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	h := sha256.New()
 	block, zeros := make([]byte, digestBlock), make([]byte, digestBlock)

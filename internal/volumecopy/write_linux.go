@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// destination is a volume that is written.
+// destination is the volume that is written.
 type destination struct {
 	root *os.Root
 	path string
-	// own is the name of the directory at its root that says which copy it is part of.
+	// own is the name of the directory at its root that identifies the copy.
 	own string
 }
 
-// openDestination opens the volume at a path for a copy. finished says that somebody else wrote to
-// it, or that this copy was verified: then it is only read.
+// openDestination opens the volume at a path for a copy. finished means that something else wrote
+// to it, or that this copy was verified: then it is only read.
 func openDestination(at, id string) (d *destination, finished bool, err error) {
 	root, err := os.OpenRoot(at)
 	if err != nil {
@@ -76,14 +76,14 @@ func (d *destination) has(ctx context.Context) ([]key, error) {
 // filling is one pass of writing a destination.
 type filling struct {
 	*destination
-	// seen is what was written, by the hashes of paths.
+	// seen has what was written, by the hashes of paths.
 	seen map[key]Kind
-	// directories get what is to be known of them last, since it changes while they are filled.
+	// directories get their metadata last, since it changes while they are filled.
 	directories []*Entry
 	count       func(files, bytes int64)
 }
 
-// fill makes a volume what an archive says, and nothing else.
+// fill makes a volume equal to an archive.
 func (d *destination) fill(ctx context.Context, from io.Reader, count func(files, bytes int64)) error {
 	f := &filling{destination: d, seen: map[key]Kind{}, count: count}
 	a := readArchive(from)
@@ -113,7 +113,7 @@ func (d *destination) fill(ctx context.Context, from io.Reader, count func(files
 	return nil
 }
 
-// sync has all that was written on the disk.
+// sync flushes everything that was written to the disk.
 func (d *destination) sync() error {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -126,7 +126,7 @@ func (d *destination) sync() error {
 	return nil
 }
 
-// write writes one entry. A directory comes before what is in it, so no link is ever followed.
+// write writes one entry. A directory precedes its contents, so no link is ever followed.
 func (f *filling) write(ctx context.Context, e *Entry, data io.Reader) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -141,7 +141,7 @@ func (f *filling) write(ctx context.Context, e *Entry, data io.Reader) error {
 		return fmt.Errorf("%.64q comes before the file that it is another name of", e.Path)
 	}
 	if e.Path == lostAndFound || strings.HasPrefix(e.Path, lostAndFound+"/") {
-		return fmt.Errorf("%.64q is the file system's", e.Path)
+		return fmt.Errorf("%.64q belongs to the file system", e.Path)
 	}
 	f.seen[hashed(e.Path)] = e.Kind
 	var err error
@@ -167,7 +167,7 @@ func (f *filling) directory(e *Entry) error {
 		if e.Path == "." {
 			return nil
 		}
-		return f.root.Chmod(e.Path, 0o700) // so that it can be filled
+		return f.root.Chmod(e.Path, 0o700) // it has to be writable
 	}
 	if err == nil {
 		err = f.root.RemoveAll(e.Path)
@@ -178,12 +178,12 @@ func (f *filling) directory(e *Entry) error {
 	return f.root.Mkdir(e.Path, 0o700)
 }
 
-// file writes a file under another name, and gives it its own when it is whole.
+// file writes a file under another name, and renames it when it is complete.
 func (f *filling) file(e *Entry, data io.Reader) error {
 	if e.have {
 		info, err := f.root.Lstat(e.Path)
 		if err == nil && (!info.Mode().IsRegular() || info.Size() != e.Size) {
-			err = errors.New("it is not the file that the other side takes it for")
+			err = errors.New("it differs from the file that the other side expects")
 		}
 		return err
 	}
@@ -210,7 +210,7 @@ func (f *filling) file(e *Entry, data io.Reader) error {
 	return f.root.Rename(part, e.Path)
 }
 
-// content writes what is in a file, and leaves out what is zeros.
+// content writes the content of a file, and leaves out zeros.
 func (f *filling) content(file *os.File, e *Entry, data io.Reader) error {
 	if err := file.Truncate(e.Size); err != nil {
 		return err
@@ -279,7 +279,7 @@ func times(e *Entry) []unix.Timespec {
 	return []unix.Timespec{t, t}
 }
 
-// own gives an entry its owner, which only root can do if it is another one.
+// own sets the owner of an entry, which only root can do if it is another one.
 func own(e *Entry, chown func(uid, gid int) error) error {
 	err := chown(e.UID, e.GID)
 	if errors.Is(err, unix.EPERM) {
@@ -288,8 +288,8 @@ func own(e *Entry, chown func(uid, gid int) error) error {
 	return err
 }
 
-// describe gives an open file or directory all that is known of it. A change of the owner takes
-// away some of what follows it.
+// describe sets the metadata of an open file or directory. The owner comes first, as a change of it
+// clears some of the rest.
 func describe(file *os.File, e *Entry) error {
 	fd := int(file.Fd())
 	if err := own(e, func(uid, gid int) error { return unix.Fchown(fd, uid, gid) }); err != nil {
@@ -318,7 +318,7 @@ func describe(file *os.File, e *Entry) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Mode&0o7777 != e.Mode { // an access list has a say in it
+	if st.Mode&0o7777 != e.Mode { // an access list changes it
 		if err := unix.Fchmod(fd, e.Mode); err != nil {
 			return err
 		}
@@ -337,7 +337,7 @@ func (f *filling) finishDirectory(e *Entry) error {
 	return nil
 }
 
-// removeOthers removes what was not in the archive.
+// removeOthers removes everything that was not in the archive.
 func (f *filling) removeOthers(ctx context.Context) error {
 	var others []string
 	w := walker{skips: true, plain: true, visit: func(e *Entry, _ *os.File) error {
@@ -357,7 +357,7 @@ func (f *filling) removeOthers(ctx context.Context) error {
 	return nil
 }
 
-// finish takes the mark away, and leaves the root as it was.
+// finish removes the marker, and restores the metadata of the root.
 func (d *destination) finish() error {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -373,7 +373,7 @@ func (d *destination) finish() error {
 		err = unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), []unix.Timespec{st.Mtim, st.Mtim}, 0)
 	}
 	if err != nil {
-		return fmt.Errorf("take the mark off the volume: %w", err)
+		return fmt.Errorf("remove the marker from the volume: %w", err)
 	}
 	return d.sync()
 }
