@@ -188,7 +188,7 @@ func (a *agent) spawn(ctx context.Context, binary, kubeconfig string, addresses 
 	}
 }
 
-// freeAddresses finds loopback ports that nobody listens on.
+// freeAddresses finds unused loopback ports.
 func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	var out []string
 	for range n {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// apiUse is what the API server was asked for so far, by anybody.
+// apiUse counts the requests to the API server so far, by all clients.
 type apiUse struct {
 	// requests is how many, by verb, resource and, of those refused, code.
 	requests map[string]float64
@@ -89,8 +89,8 @@ func requestOf(labels string) string {
 	return out
 }
 
-// since tells of the requests for what the agent deals with, and what peers cause,
-// since before: how many in all, and a list for people, both for each of n peers.
+// since returns the requests for the agent's objects, and those that peers cause, since before:
+// their number, and a list for people, both per peer.
 func (u apiUse) since(before apiUse, n int) (all float64, list string) {
 	var b strings.Builder
 	for _, what := range slices.Sorted(maps.Keys(u.requests)) {

@@ -415,7 +415,7 @@ func (b *bench) limits(ctx context.Context, percent int) (r limitsResult, err er
 	if err := step("while it got there", false); err != nil {
 		return r, err
 	}
-	b.say("the agent as it is, with its own budget of writes, goes on")
+	b.say("the unchanged agent, with its own budget of writes, continues")
 	if err := build(ctx, b.root, b.binary, nil); err != nil {
 		return r, err
 	}
@@ -711,7 +711,7 @@ func (a *agent) follows(ctx context.Context, h *hostile, say func(format string,
 	}
 }
 
-// forget forgets a peer and waits until nothing of it is left.
+// forget forgets a peer and waits until all of its objects are gone.
 func (a *agent) forget(ctx context.Context, peer peering.ClusterID) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it takes longer than %s", patience))
 	defer cancel()

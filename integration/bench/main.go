@@ -1,11 +1,11 @@
-// Command bench measures what peers cost an agent: memory, processor time, and
-// how long they wait. One agent, the real program, on a control plane of its own
-// peers with clusters that this process plays: each with an identity, a session
-// over TLS and the whole protocol, but with nothing behind.
+// Command bench measures the cost of peers to an agent: memory, processor time, and how long they
+// wait. One agent, the real program, on a control plane of its own peers with clusters that this
+// process simulates: each with an identity, a session over TLS and the whole protocol, but without
+// a real cluster.
 //
-// For each number of peers it begins again. They join all at once and make a
-// contract each, and then the agent is measured at rest. With the last number it
-// also changes what the cluster has, and looks when each peer hears of it.
+// For each number of peers it begins again. They all join at once and make a contract each, and
+// then the agent is measured at rest. With the last number it also changes the cluster's capacity,
+// and measures when each peer is notified.
 package main
 
 import (
@@ -42,7 +42,7 @@ const (
 	all       = 45 * time.Minute
 	allLimits = 3 * time.Hour
 	round     = 5 * time.Minute
-	// heardMost is how long a peer may take to hear of a change.
+	// heardMost is how long a change may take to reach a peer.
 	heardMost = 45 * time.Second
 	kib       = 1 << 10
 	mib       = 1 << 20
@@ -83,7 +83,7 @@ type result struct {
 	Again int64 `json:"again"`
 	// Rest is how much of one processor the agent takes at rest, in percent.
 	Rest float64 `json:"rest"`
-	// Offers is what came of changes of what is lent.
+	// Offers are the results of changes of the offered capacity.
 	Offers []fanout `json:"offers,omitempty"`
 }
 
@@ -94,7 +94,7 @@ type spread struct {
 	Max float64 `json:"max"`
 }
 
-// fanout is a change of what is lent, on its way to all peers.
+// fanout is a change of the offered capacity, on its way to all peers.
 type fanout struct {
 	Change string `json:"change"`
 	spread
@@ -219,7 +219,7 @@ func keepNumbers(file string, numbers any) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// say says what goes on.
+// say prints progress.
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.out, format+"\n", args...) }
 
 // measure has n peers join an agent, all at once.
@@ -433,7 +433,7 @@ func settle(ctx context.Context, a *agent) error {
 	return nil // what it does without end shows in the numbers
 }
 
-// spreadOffer changes what is lent and looks when the peers heard of it.
+// spreadOffer changes the offered capacity and measures when the peers receive it.
 func spreadOffer(ctx context.Context, peers []*puppet.Peer, change func(context.Context) error, heard func(before, now float64) bool) (fanout, error) {
 	cpu := func(p *puppet.Peer) float64 {
 		o := p.Offer.Load()
@@ -483,7 +483,7 @@ func spreadOffer(ctx context.Context, peers []*puppet.Peer, change func(context.
 	return f, ctx.Err()
 }
 
-// profile keeps what tells why numbers are as they are.
+// profile saves profiles that explain the numbers.
 func (b *bench) profile(ctx context.Context, a *agent, n int) error {
 	file := func(name string) string { return b.file(n, name) }
 	return errors.Join(b.keepLog(a, n),
@@ -590,7 +590,7 @@ func (b *bench) report(results []result) {
 	b.aim(last.Rest < 2, "less than 2 %% of a processor at rest: %.2f %% at %d peers", last.Rest, last.Peers)
 	b.aim(first.Signed.P50 < 100, "from token to signed contract within 100 ms: %.0f ms for %d at once", first.Signed.P50, first.Peers)
 	for _, f := range last.Offers {
-		b.aim(f.Heard == last.Peers && f.Max < 1000, "all hear of a change within 1 s: %s, after %.0f ms %d of %d had", f.Change, f.Max, f.Heard, last.Peers)
+		b.aim(f.Heard == last.Peers && f.Max < 1000, "all peers receive a change within 1 s: %s, after %.0f ms %d of %d had", f.Change, f.Max, f.Heard, last.Peers)
 	}
 }
 

@@ -442,7 +442,7 @@ func (p *podBench) goneAbroad(ctx context.Context, want int) error {
 	}
 }
 
-// listOf is what an API server was asked between two counts, by anybody, for each of n pods.
+// listOf lists the requests to an API server between two counts, by all clients, per pod.
 func listOf(before, after apiUse, n int) string {
 	var b strings.Builder
 	for _, what := range slices.Sorted(maps.Keys(after.requests)) {
@@ -490,7 +490,7 @@ func (p *podBench) changes(ctx context.Context, r *podsResult) error {
 		return err
 	}
 	slices.Sort(all)
-	// Each change is a number of its own, and a later one of a pod tells of those before, too.
+	// Each change has its own number, and a later one of a pod includes those before.
 	var mu sync.Mutex
 	sent, seen := map[int32]time.Time{}, map[int32]time.Duration{}
 	pending := map[string][]int32{}

@@ -24,7 +24,7 @@ type podWatch struct {
 	ready   map[string]bool
 	failed  map[string]bool
 	changed chan struct{}
-	// onUpdate, if set, hears of each pod that changed.
+	// onUpdate, if set, is called for each pod that changed.
 	onUpdate func(*corev1.Pod, time.Time)
 }
 
@@ -89,7 +89,7 @@ func running(p *corev1.Pod) bool {
 	return false
 }
 
-// hear has each pod that changes from now on told to f.
+// hear calls f for each pod that changes from now on.
 func (w *podWatch) hear(f func(*corev1.Pod, time.Time)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +110,7 @@ func (w *podWatch) are(ctx context.Context, n int) error {
 		switch {
 		case all == n && run == n:
 			return nil
-		case n > 0 && failed > 0: // nobody makes a bare pod again
+		case n > 0 && failed > 0: // no controller replaces a bare pod
 			return fmt.Errorf("%d of %d pods failed", failed, n)
 		}
 		select {

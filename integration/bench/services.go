@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// serviceCount is how many Services there are in the end, of which the last serviceTimed come
-	// serviceRate a second, and are timed.
+	// serviceCount is how many Services are created in all; the last serviceTimed, at serviceRate a
+	// second, are timed.
 	serviceCount   = 1000
 	serviceTimed   = 200
 	serviceRate    = 10
@@ -121,7 +121,7 @@ func (p *podBench) serveBy(ctx context.Context, name string, pod *corev1.Pod) er
 // services measures how long after home's own EndpointSlice the provider has one of a Service, while there are
 // many. Pods run at the provider.
 func (p *podBench) services(ctx context.Context, r *podsResult) error {
-	p.say("%d Services come, of which the last %d are timed, %d a second", serviceCount, serviceTimed, serviceRate)
+	p.say("%d Services are created; the last %d, %d a second, are timed", serviceCount, serviceTimed, serviceRate)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pods, err := p.kube.CoreV1().Pods(offloadedTo).List(ctx, metav1.ListOptions{})

@@ -184,7 +184,7 @@ func podsOf(namespace string, n int) *appsv1.Deployment {
 	}
 }
 
-// kube is a client of a cluster that waits for nobody, in the encoding that costs least.
+// kube is a client of a cluster without a rate limit, in the cheapest encoding.
 func (a *agent) kube() (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(a.lab.Clusters[0].RESTConfig())
 	config.QPS, config.ContentType, config.AcceptContentTypes = -1, "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"

@@ -30,8 +30,8 @@ var theStage = &Installed{
 
 func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
-// excluded is what of the suite this implementation does not do, and why. Each is labelled
-// Optional there.
+// excluded lists the parts of the suite that this implementation does not support, and why. All are
+// labelled Optional there.
 var excluded = map[string]string{
 	"DNS query of the <service>.<ns>.svc.clusterset.local domain for a headless service should return": "it compares addresses of pods between clusters; " +
 		"a cluster knows those of another by aliases, as both may use the same prefixes",

@@ -41,8 +41,8 @@ func TestEachSideEndsAPeeringAlone(t *testing.T) {
 		if err := empty(t.Context(), home, soon); err != nil {
 			t.Errorf("with the provider dead: %v", err)
 		}
-		// Nobody there can tell the provider's pod to end: it runs until its side
-		// hears, or decides.
+		// Nothing there can end the provider's pod: it runs until its own side is notified, or
+		// decides.
 		var theirs corev1.PodList
 		if err := abroad.client.List(t.Context(), &theirs, inNamespace(remote)); err != nil || len(theirs.Items) != 1 {
 			t.Errorf("abroad has %d pods, %v", len(theirs.Items), err)
@@ -111,9 +111,9 @@ func agreed(t *testing.T, c *cluster) {
 	}
 }
 
-// TestAnEndIsHeardWhenTheOtherComesBack: a contract that one side ended, while the
+// TestAnEndIsReceivedWhenThePeerReturns: a contract that one side ended, while the
 // other was dead and without being forgotten, is over for both.
-func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
+func TestAnEndIsReceivedWhenThePeerReturns(t *testing.T) {
 	t.Parallel()
 	for _, dead := range []string{abroadName, homeName} {
 		t.Run(dead+" is dead", func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			// Nobody forgot anybody: the clusters are still joined, and nothing of the
-			// contract stands.
+			// Neither forgot the other: the clusters are still joined, and nothing of the contract
+			// is left.
 			for _, c := range []*cluster{home, abroad} {
 				if err := connected(t.Context(), c, soon); err != nil {
 					t.Error(err)
@@ -189,8 +189,8 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 	}
 }
 
-// TestANoIsTold: what a provider refuses is to be read at the request.
-func TestANoIsTold(t *testing.T) {
+// TestARefusalIsReported: what a provider refuses is to be read at the request.
+func TestARefusalIsReported(t *testing.T) {
 	home, abroad := agents(t)
 	lend(t, abroad, "cpu=2", "memory=4Gi", "pods=10")
 	if err := join(t.Context(), home, abroad); err != nil {

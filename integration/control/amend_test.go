@@ -103,7 +103,7 @@ func capacityIs(ctx context.Context, c *cluster, node, cpu string) error {
 
 // acceptedIs waits until a request says whether it is accepted, and why.
 func acceptedIs(ctx context.Context, c *cluster, request string, status metav1.ConditionStatus, says string, limit time.Duration) error {
-	return eventually.Is(ctx, limit, "request "+request+" to say what became of it", func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, "request "+request+" to show its outcome", func(ctx context.Context) error {
 		var s v1alpha1.PeeringRequest
 		if err := c.get(ctx, request, &s); err != nil {
 			return err
@@ -116,8 +116,8 @@ func acceptedIs(ctx context.Context, c *cluster, request string, status metav1.C
 	})
 }
 
-// TestAContractGrowsAndShrinks: the spec of a PeeringRequest changes, and contract,
-// quota and virtual node follow; what runs goes on running.
+// TestAContractGrowsAndShrinks: the spec of a PeeringRequest changes, and contract, quota and
+// virtual node follow; running pods keep running.
 func TestAContractGrowsAndShrinks(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
@@ -148,7 +148,7 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 	if err := runs(ctx, home, second); err != nil {
 		t.Errorf("there is room now, and: %v", err)
 	}
-	// What cannot be had changes nothing, and is told.
+	// An amount that is not available changes nothing, and is reported.
 	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("40") })
 	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "goes on as it is", soon); err != nil {
 		t.Error(err)
@@ -174,9 +174,9 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatWasLostIsMadeGood: the provider signed the next revision, and
-// the consumer could not keep it. It hears of it by the session.
-func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
+// TestALostResponseIsRecovered: the provider signed the next revision, and the consumer could not
+// store it. It receives it again over the session.
+func TestALostResponseIsRecovered(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	lendBy(t, abroad, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
@@ -244,8 +244,8 @@ func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
 	}
 }
 
-// TestAProviderGivesNotice: the provider ends the contract; what runs goes on for
-// half of the notice, nothing new is placed there, and then it is moved.
+// TestAProviderGivesNotice: the provider ends the contract; pods keep running for half of the
+// notice, no new ones are placed there, and then they are moved.
 func TestAProviderGivesNotice(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
@@ -265,7 +265,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	err := eventually.Is(ctx, soon, "the consumer to hear of the notice", func(ctx context.Context) error {
+	err := eventually.Is(ctx, soon, "the consumer to receive the notice", func(ctx context.Context) error {
 		var mine, theirs v1alpha1.Contract
 		var node corev1.Node
 		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs), home.get(ctx, nodeName, &node)); err != nil {

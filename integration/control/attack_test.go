@@ -25,10 +25,9 @@ import (
 // agentMemory is what the chart lets an agent have.
 const agentMemory = 512 << 20
 
-// TestAHostilePeerHarmsNobodyElse has other clusters, which joined as anybody may who
-// got a token, do to real agents what they can, as consumers and as providers, while
-// home consumes from abroad: the agents live on below the memory that the chart gives
-// them, home keeps its session and its node, and its pods run.
+// TestAHostilePeerHarmsNobodyElse lets other clusters, which joined with a token, attack real
+// agents in every way, as consumers and as providers, while home consumes from abroad: the agents
+// stay within the chart's memory limit, home keeps its session and its node, and its pods run.
 func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
@@ -61,7 +60,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 		wg.Wait()
 		t.Logf("%d requests, %d of them refused", asked.Load(), refused.Load())
 		if asked.Load() == refused.Load() {
-			t.Error("all were refused: this was no peer")
+			t.Error("all were refused: the attacker did not count as a peer")
 		}
 	})
 	t.Run("a million labels", func(t *testing.T) {

@@ -134,7 +134,7 @@ func (c *cluster) byPolicy(ctx context.Context, id peering.ClusterID, by string)
 			return fc, nil
 		}
 	}
-	return nil, fmt.Errorf("%s is no peer by %s of %s: known are %q", id.Short(), by, c.name, known)
+	return nil, fmt.Errorf("%s is not a peer by %s of %s: known are %q", id.Short(), by, c.name, known)
 }
 
 // lendsBothWays waits until both clusters lend to each other.
@@ -215,7 +215,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// One side alone is no trust, and says so.
+	// Approval by one side makes no trust, and the status says so.
 	if err := home.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[abroadName])}, Namespaces: []string{"default"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -259,8 +259,8 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := home.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[abroadName])}}); err != nil {
 		t.Fatal(err)
 	}
-	// Trust is made again. What home lent it ended: abroad asks again when trust ended
-	// there, too, or when its PeeringRequest is deleted.
+	// Trust is established again. Home ended what it lent: abroad asks again once trust ended
+	// there, too, or once its PeeringRequest is deleted.
 	err := home.pair.both(func(c *cluster) error {
 		return eventually.Is(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], "ClusterID")

@@ -109,9 +109,9 @@ func (s stranger) sign(ctx context.Context, ad peering.Advertisement, provider p
 	return err
 }
 
-// TestAHundredAsksAtOnceGetNoMoreThanThereIs: five consumers ask twenty times
+// TestAHundredConcurrentRequestsShareTheCapacity: five consumers ask twenty times
 // each at once; each gets its ceiling and all together no more than there is.
-func TestAHundredAsksAtOnceGetNoMoreThanThereIs(t *testing.T) {
+func TestAHundredConcurrentRequestsShareTheCapacity(t *testing.T) {
 	_, abroad := agents(t)
 	const consumers, asks, ceiling = 5, 20, 8
 	lend(t, abroad, fmt.Sprintf("cpu=%d", ceiling), "memory=1Gi", "pods=100")

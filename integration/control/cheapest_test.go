@@ -64,9 +64,9 @@ func joined(ctx context.Context, home, other *cluster, name string) error {
 	})
 }
 
-// TestTheCheapestOfTwoIsTakenThenTheOther: a request that asks any of several clusters
+// TestTheCheapestOfTwoIsChosenThenTheOther: a request that asks any of several clusters
 // takes the cheapest, and the next when that one ends the contract.
-func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
+func TestTheCheapestOfTwoIsChosenThenTheOther(t *testing.T) {
 	home, abroad := agents(t)
 	third := another(t, "third")
 	ctx := t.Context()
@@ -88,7 +88,7 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What each would lend is known before anybody asks.
+	// What each would lend is known before a request.
 	for name, price := range map[string]string{abroadName: "0.2", "third": "0.1"} {
 		err := eventually.Is(ctx, soon, "the offer of "+name, func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster

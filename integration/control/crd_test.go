@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// anID has the form of a cluster ID and is nobody's.
+// anID has the form of a cluster ID and belongs to no cluster.
 const anID = "abcdefghijklmnopqrstuvwxyz234567"
 
 func foreignCluster(name, id string, endpoints ...string) *v1alpha1.ForeignCluster {
@@ -83,7 +83,7 @@ func policyWith(change func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolic
 	return p
 }
 
-func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
+func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 	home := needLab(t).home
 	namespace := newNamespace(t, home, "crd")
 	percent := func(n int32) *int32 { return &n }
@@ -105,9 +105,9 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"a cluster ID has no capitals":             {object: foreignCluster("crd-b", strings.ToUpper(anID)), want: "should match '^[a-z2-7]{32}$'"},
 		"a cluster ID has no digits 0, 1, 8 and 9": {object: foreignCluster("crd-c", anID[:31]+"8"), want: "should match"},
 		"eight endpoints are enough":               {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
-		"an endpoint is no novel":                  {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
+		"an endpoint is bounded":                   {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
 		"a well formed foreign cluster is taken":   {object: foreignCluster("crd-f", anID, "peer.example:7443")},
-		"a request asks somebody":                  {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
+		"a request names a peer or a selector":     {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
 		"a request's network is Tunnel or None":    {object: requestOf("crd-b", "x", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
 		"a well formed request is taken":           {object: requestOf("crd-c", "nobody", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "None" })},
 		"a namespace has one offloading":           {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
@@ -151,7 +151,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"a percentage is not negative":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
 		"a level of Pod Security exists":          {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
 		"a policy that peers says with whom":      {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "say whom to trust"},
-		"a policy that peers selects nobody": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+		"a policy that peers selects no clusters": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{FirstUse: true}, []string{"a"}
 		}), want: "decides about the clusters that it peered with"},
 		"first use needs no group": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
@@ -166,7 +166,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"an amount has one form": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.50"}}
 		}), want: "the last of them not 0: 0.5, not 0.50"},
-		"of the system no Service is told": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+		"Services of the system are never exported": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
 		}), want: "Services of Kubernetes' own namespaces (kube-*) are not told to anybody"},
 		"Services go by name or by label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
@@ -270,7 +270,7 @@ func said(t *testing.T, err error, want string) {
 	}
 }
 
-func TestKubectlGetPrintsWhatOneLooksFor(t *testing.T) {
+func TestKubectlGetPrintsTheUsefulColumns(t *testing.T) {
 	home := needLab(t).home
 	fc := foreignCluster("crd-table", anID)
 	if err := home.client.Create(t.Context(), fc); err != nil {

@@ -93,10 +93,10 @@ func (z *zone) list(label string, id peering.ClusterID, name, address string) {
 	)
 }
 
-// TestClustersOfADomainAreHints has a domain list clusters: one that is not known, one
-// that is a peer, one that takes the peer's name, and this one's API server. They are
-// ForeignClusters without trust, but for the last, and go when nobody looks for them any
-// more, and the peer stays what it is.
+// TestClustersOfADomainAreHints publishes clusters in a domain: one that is not known, a peer, one
+// that takes the peer's name, and this one's API server. They become ForeignClusters without trust,
+// except for the last, and go when discovery no longer covers the domain, while the peer stays
+// unchanged.
 func TestClustersOfADomainAreHints(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
@@ -169,7 +169,7 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 	if err := home.restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err = eventually.Is(ctx, later, "what nobody looks for any more to go", func(ctx context.Context) error {
+	err = eventually.Is(ctx, later, "clusters of a domain that is no longer queried to go", func(ctx context.Context) error {
 		all, err := known(ctx)
 		if err != nil {
 			return err

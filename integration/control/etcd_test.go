@@ -120,7 +120,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	if plateau > 0 && last[etcdSize] > plateau*1.1 {
 		t.Errorf("etcd had %.0f MiB after %s, and has %.0f MiB now", plateau/(1<<20), compacted, last[etcdSize]/(1<<20))
 	}
-	// It needs room beside what is written: keys, and pages that are not full.
+	// It needs more room than the written data: for keys, and for pages that are not full.
 	took := time.Since(begin)
 	most := limitBytes + (limitWriteBurst+limitWriteRate*took.Seconds())*1.2 + 64<<20
 	if grown := last[etcdSize] - base; grown > most {

@@ -49,19 +49,17 @@ func offeredServices(ctx context.Context, c *cluster, peer string) ([]string, er
 
 // servicesAre waits until a peer lets a cluster import these and no others.
 func servicesAre(ctx context.Context, c *cluster, peer string, want ...string) error {
-	return eventually.Is(ctx, soon, fmt.Sprintf("%s to be told of %s", c.name, want), func(ctx context.Context) error {
+	return eventually.Is(ctx, soon, fmt.Sprintf("%s to receive the offer %s", c.name, want), func(ctx context.Context) error {
 		got, err := offeredServices(ctx, c, peer)
 		if err == nil && fmt.Sprint(got) != fmt.Sprint(want) {
-			err = fmt.Errorf("it is told of %s", got)
+			err = fmt.Errorf("it received %s", got)
 		}
 		return err
 	})
 }
 
-// TestServicesAreOfferedToThePeerThatMayImportThem: a provider's policy lets one
-// peer import services of one namespace, and another peer those of another. Each
-// sees its own, in all five ways, within seconds of any change, and nothing of the
-// other's.
+// TestServicesAreOfferedToThePeerThatMayImportThem: a provider's policy lets one peer import services of one namespace,
+// and another peer those of another. Each sees only its own, in all five ways, within seconds of any change.
 func TestServicesAreOfferedToThePeerThatMayImportThem(t *testing.T) {
 	home, abroad := agents(t)
 	f := newFiveWays(t, home, abroad)
@@ -123,7 +121,7 @@ func TestServicesAreOfferedToThePeerThatMayImportThem(t *testing.T) {
 	}
 	t.Logf("its end was known after %s", time.Since(begin).Round(time.Millisecond))
 
-	// A second agent in the provider's place tells the same.
+	// A second agent in the provider's place announces the same.
 	if err := abroad.restart(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +144,7 @@ func TestServicesAreOfferedToThePeerThatMayImportThem(t *testing.T) {
 	if err := servicesAre(ctx, home, abroadName, shop+"/db"); err != nil {
 		t.Error(err)
 	}
-	// What is told to nobody any more goes everywhere.
+	// A Service that is no longer announced is removed everywhere.
 	for _, peer := range []string{homeName, "third"} {
 		remove(t, abroad, &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-" + peer}})
 	}

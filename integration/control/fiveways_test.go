@@ -152,11 +152,10 @@ func ways() []way {
 	}
 }
 
-// TestFiveWaysMakeTheSamePeering makes one peering by manifests, by grpcurl, by
-// the Go SDK, by REST and by the CLI, each from nothing, and compares what was
-// signed byte for byte. Blanked before are exactly those fields that have to
-// differ: the contract's ID, the request's ID, and the two times, of which the
-// distance is kept. Objects that the ways leave are compared too.
+// TestFiveWaysMakeTheSamePeering makes one peering by manifests, by grpcurl, by the Go SDK, by REST and by the CLI,
+// each from nothing, and compares what was signed byte for byte, after blanking exactly the fields that have to differ:
+// the contract's ID, the request's ID, and the two times, whose difference is kept. The remaining objects are compared,
+// too.
 func TestFiveWaysMakeTheSamePeering(t *testing.T) {
 	home, abroad := agents(t)
 	f := newFiveWays(t, home, abroad)
@@ -212,7 +211,7 @@ func newFiveWays(t *testing.T, home, abroad *cluster) *fiveWays {
 	t.Helper()
 	ctx := t.Context()
 	f := &fiveWays{home: home, abroad: abroad, bearer: map[string]string{}, kubeconfig: map[string]string{}, ca: map[string]string{}}
-	// What the chart lends by default would be lent before the policy is there.
+	// The chart's default would be lent before the policy exists.
 	restore := setDefaultPolicy(t, abroad, v1alpha1.AcceptNever)
 	t.Cleanup(restore)
 	t.Cleanup(func() {
@@ -415,8 +414,8 @@ func envelopeByManifest(ctx context.Context, f *fiveWays, contract string) (stri
 	return held.Spec.Envelope, err
 }
 
-// applyAgain applies all manifests again, as GitOps does every few minutes, and
-// checks that nothing comes of it.
+// applyAgain applies all manifests again, as GitOps does every few minutes, and checks that nothing
+// changes.
 func (f *fiveWays) applyAgain(t *testing.T, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -672,7 +671,7 @@ func peerByCLI(ctx context.Context, _ *testing.T, f *fiveWays) error {
 func kubeconfigThroughFront(t *testing.T, c *cluster, bearer string) string {
 	t.Helper()
 	ctx := t.Context()
-	p := pod(systemNamespace, "entente-agent-"+c.name, func(p *corev1.Pod) { // as the process is told
+	p := pod(systemNamespace, "entente-agent-"+c.name, func(p *corev1.Pod) { // as in the process' environment
 		p.Labels = map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent", v1alpha1.LabelLeader: "true"}
 	})
 	err := eventually.Is(ctx, soon, "the agent's pod to be made", func(ctx context.Context) error { return c.client.Create(ctx, p.DeepCopy()) })

@@ -277,7 +277,7 @@ func (f *mirrorFlood) configs(space string) {
 	}
 }
 
-// small does the same with pods and Services, and deletes what there is not.
+// small does the same with pods and Services, and deletes objects that do not exist.
 func (f *mirrorFlood) small(space string) {
 	ports := make([]peering.ServicePort, floodPorts)
 	for i := range ports {

@@ -256,7 +256,7 @@ func TestCallersWithoutARightAreRefused(t *testing.T) {
 		}
 	}
 	if status, body, err := askREST(ctx, home, "/v1/info", nobody); err != nil || status != http.StatusForbidden || !strings.Contains(string(body), string(peering.ReasonCallerNotAllowed)) {
-		t.Errorf("REST answers nobody %d %s %v", status, body, err)
+		t.Errorf("REST responds to an anonymous caller with %d %s %v", status, body, err)
 	}
 	if status, body, err := askREST(ctx, home, "/v1/info", ""); err != nil || status != http.StatusUnauthorized || !strings.Contains(string(body), string(peering.ReasonCallerUnknown)) {
 		t.Errorf("REST answers who sends no token %d %s %v", status, body, err)

@@ -15,10 +15,10 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// TestAContractThatTheConsumerLostIsTakenUp: the provider signed, and the consumer
+// TestAContractThatTheConsumerLostIsRecovered: the provider signed, and the consumer
 // could not keep what it got; when it asks again, seconds later, it gets that
 // contract and no second one.
-func TestAContractThatTheConsumerLostIsTakenUp(t *testing.T) {
+func TestAContractThatTheConsumerLostIsRecovered(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")

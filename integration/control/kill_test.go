@@ -76,7 +76,7 @@ func moments() []moment {
 		{"when the request is deleted", homeCluster, &v1alpha1.PeeringRequestList{}, deletionOf(&v1alpha1.PeeringRequest{})},
 		{"when the consumer ends the contract", homeCluster, &v1alpha1.ContractList{}, terminated},
 		{"when the contract is over at the consumer", homeCluster, &v1alpha1.ContractList{}, phase(peering.PhaseClosed)},
-		{"when the provider hears of the end", abroadCluster, &v1alpha1.ContractList{}, terminated},
+		{"when the provider receives the end", abroadCluster, &v1alpha1.ContractList{}, terminated},
 		{"when the contract is over at the provider", abroadCluster, &v1alpha1.ContractList{}, phase(peering.PhaseClosed)},
 		{"when the virtual node goes", homeCluster, &corev1.NodeList{}, deletionOf(&corev1.Node{})},
 		{"when the consumer forgets", homeCluster, &v1alpha1.ForeignClusterList{}, deletionOf(&v1alpha1.ForeignCluster{})},
@@ -123,9 +123,9 @@ func (m moment) await(ctx context.Context, home *cluster, random time.Duration) 
 	}, nil
 }
 
-// TestAnAgentMayDieAtAnyMoment kills one side while two clusters join, peer and
-// part, and expects both to arrive all the same. Each moment has its turn: by default at
-// one of the two sides, which the seed says; `make matrix` has all at both.
+// TestAnAgentMayDieAtAnyMoment kills one side while two clusters join, peer and part, and expects both to finish
+// anyway. It covers each moment: by default at one of the two sides, which the seed decides; with `make matrix` at
+// both.
 func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	rounds := only.Number(t, "ENTENTE_CONTROL_ROUNDS", len(moments())/2)
@@ -232,8 +232,8 @@ func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r rou
 	select {
 	case <-killed:
 	case <-time.After(2 * time.Second):
-		// Not every course of things has every moment: who hears of an end in one
-		// way does not hear of it in the other.
+		// Not every run has every moment: a side that learns of an end in one way does not learn of
+		// it in the other.
 		cancel()
 		died.Wait()
 		return errNoMoment
@@ -246,9 +246,9 @@ func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r rou
 	return part(ctx, home, abroad, convergence)
 }
 
-// TestForgettingIsHeardAfterARestart: who forgets the other has it know although
-// one of the two was just started, and there was no session when it was said.
-func TestForgettingIsHeardAfterARestart(t *testing.T) {
+// TestForgettingIsReceivedAfterARestart: a side that forgets the other notifies it, although one of
+// the two has just started and there was no session at the time.
+func TestForgettingIsReceivedAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, forgetter := range []string{homeName, abroadName} {
 		for _, restarted := range []string{homeName, abroadName} {
@@ -302,10 +302,9 @@ func forgottenWhileDead(t *testing.T, forgetter string) (there *cluster, name st
 	return there, name, back
 }
 
-// TestAPeerForgottenWhileItWasDeadConcludesIt: a side that nobody could tell holds
-// its contract until it has been refused for five minutes, and no longer.
-// ENTENTE_SOAK=1 waits for that.
-func TestAPeerForgottenWhileItWasDeadConcludesIt(t *testing.T) {
+// TestAPeerForgottenWhileItWasDeadForgetsToo: a side that could not be notified keeps its contract until it has been
+// refused for five minutes, and no longer. ENTENTE_SOAK=1 waits for that.
+func TestAPeerForgottenWhileItWasDeadForgetsToo(t *testing.T) {
 	if os.Getenv("ENTENTE_SOAK") == "" {
 		t.Skip("ENTENTE_SOAK=1 runs it: it takes twelve minutes")
 	}
@@ -325,9 +324,9 @@ func TestAPeerForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 	}
 }
 
-// TestANewJoinBringsNoOldContractBack: when the side that forgot the other is joined
-// again, what the other still holds of before is over, whoever lent to whom.
-func TestANewJoinBringsNoOldContractBack(t *testing.T) {
+// TestANewJoinRevivesNoOldContract: when the side that forgot the other is joined again, the
+// other's remaining old contracts end, in either direction.
+func TestANewJoinRevivesNoOldContract(t *testing.T) {
 	t.Parallel()
 	for _, forgetter := range []string{homeName, abroadName} {
 		t.Run(forgetter+" forgot", func(t *testing.T) {

@@ -31,7 +31,7 @@ var world struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // otherwise it complains, with a stack, that no logger was set
 	os.Exit(run(m))
 }
 

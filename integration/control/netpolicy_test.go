@@ -78,7 +78,7 @@ func policyFollows(t *testing.T, home, abroad *cluster, namespace, remote string
 			return nil
 		})
 	}
-	// Nobody answers for names in these clusters, so no rule is added for that.
+	// These clusters have no DNS, so no rule is added for that.
 	opens := func(np *networkingv1.NetworkPolicy) bool {
 		return len(np.Spec.Egress) == 1 && len(np.Spec.Egress[0].To) > 1 && len(np.Spec.Ingress) == 0 && len(np.Spec.PolicyTypes) == 2
 	}

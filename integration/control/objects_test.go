@@ -39,8 +39,8 @@ func newNamespace(t *testing.T, c *cluster, prefix string) string {
 	return ns.Name
 }
 
-// remove deletes an object that a test may have deleted already, and waits until
-// it is gone if there is somebody who takes it down.
+// remove deletes an object that a test may have deleted already, and waits until it is gone, if an
+// agent has to finish that.
 func remove(t *testing.T, c *cluster, o ctrlclient.Object) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -58,8 +58,8 @@ func offloaded(t *testing.T, home, abroad *cluster) (namespace, remote string) {
 	return namespace, remote
 }
 
-// lastingPod is a pod that runs abroad, and is to be the same there whatever becomes
-// of the contract.
+// lastingPod is a pod that runs abroad, and has to stay the same there whatever happens to the
+// contract.
 type lastingPod struct {
 	*corev1.Pod
 	abroad *cluster
@@ -200,7 +200,7 @@ func unharmed(t *testing.T, home, abroad *cluster, remote string) {
 			t.Errorf("%s's agent was restarted; pods abroad and their UIDs (-before +after):\n%s", c.name, diff)
 		}
 	}
-	err = eventually.Is(ctx, soon, "namespaces to be told as accepted", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "namespaces to be reported as accepted", func(ctx context.Context) error {
 		all, err := list[v1alpha1.NamespaceOffloadingList](ctx, home)
 		if err != nil {
 			return err
@@ -469,7 +469,7 @@ func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 			}
 			pods, err := list[corev1.PodList](ctx, abroad, inNamespace(remote), ctrlclient.MatchingLabels{v1alpha1.LabelOriginUID: string(p.UID)})
 			if err == nil && len(pods.Items) != 1 {
-				err = fmt.Errorf("%d pods abroad stand for it", len(pods.Items))
+				err = fmt.Errorf("%d pods abroad represent it", len(pods.Items))
 			}
 			return err
 		})
@@ -583,10 +583,10 @@ func TestConfigurationFollowsThePod(t *testing.T) {
 	policyFollows(t, home, abroad, namespace, remote)
 }
 
-// TestARefusedNamespaceIsTold: a namespace that wants to keep its name abroad, or have
+// TestARefusedNamespaceIsReported: a namespace that wants to keep its name abroad, or have
 // another one, may do so if the provider lists the name and has no such namespace itself,
 // and what is wrong is to be read at home.
-func TestARefusedNamespaceIsTold(t *testing.T) {
+func TestARefusedNamespaceIsReported(t *testing.T) {
 	home, abroad := agents(t)
 	taken := newNamespace(t, abroad, "taken")
 	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
@@ -632,7 +632,7 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 	}
 	theirs := &corev1.Namespace{}
 	if err := abroad.get(t.Context(), taken, theirs); err != nil || theirs.Labels[v1alpha1.LabelManaged] != "" {
-		t.Errorf("somebody else's namespace was touched: %v, %v", theirs.Labels, err)
+		t.Errorf("a foreign namespace was changed: %v, %v", theirs.Labels, err)
 	}
 	// The owner allows the name.
 	patch = fmt.Appendf(nil, `{"spec":{"namespaceNames":[%q,%q,"rome-*"]}}`, taken, unlisted.Namespace)

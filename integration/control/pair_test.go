@@ -32,7 +32,7 @@ type pairs struct {
 	all, free []*pair
 }
 
-// take returns a pair that nobody has, and starts one if there is none.
+// take returns an unused pair, and starts one if all are in use.
 func (p *pairs) take(ctx context.Context) (*pair, error) {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {

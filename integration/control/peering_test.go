@@ -142,8 +142,7 @@ func amounts(texts ...string) corev1.ResourceList {
 	return out
 }
 
-// ask is the PeeringRequest that most tests use: no tunnel, for nobody carries one
-// here.
+// ask is the PeeringRequest that most tests use: without a tunnel, as there is no fabric here.
 func ask(resources ...string) *v1alpha1.PeeringRequest {
 	return requestOf(requestName, abroadName, func(s *v1alpha1.PeeringRequest) {
 		s.Spec.Network, s.Spec.Resources = v1alpha1.NetworkNone, amounts(resources...)
@@ -222,7 +221,7 @@ func forget(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// part ends everything between the clusters and waits until nothing of it is left.
+// part ends everything between the clusters and waits until all of it is gone.
 func part(ctx context.Context, home, abroad *cluster, limit time.Duration) error {
 	if err := errors.Join(forget(ctx, home), forget(ctx, abroad)); err != nil {
 		return err
@@ -230,9 +229,9 @@ func part(ctx context.Context, home, abroad *cluster, limit time.Duration) error
 	return home.pair.both(func(c *cluster) error { return empty(ctx, c, limit) })
 }
 
-// empty waits until a cluster holds nothing of any peering.
+// empty waits until a cluster has no objects of any peering.
 func empty(ctx context.Context, c *cluster, limit time.Duration) error {
-	return eventually.Is(ctx, limit, c.name+" to hold nothing of the peering", func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, c.name+" to have no objects of the peering", func(ctx context.Context) error {
 		var left []string
 		for _, l := range []ctrlclient.ObjectList{
 			&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ContractList{},

@@ -15,9 +15,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// TestPlacementNeedsNobody: pods are placed by strategy in namespaces that opted
+// TestPlacementNeedsNoAgent: pods are placed by strategy in namespaces that opted
 // in, are left alone elsewhere, and the agent may be dead.
-func TestPlacementNeedsNobody(t *testing.T) {
+func TestPlacementNeedsNoAgent(t *testing.T) {
 	home, _ := agents(t)
 	ctx := t.Context()
 	offloadedTo := map[v1alpha1.PodStrategy]string{}

@@ -46,7 +46,7 @@ func labelNodes(t *testing.T, c *cluster, key string, values ...string) (nodes [
 	return nodes
 }
 
-// taint keeps off a node whoever does not tolerate a taint, until the test ends.
+// taint taints a node until the test ends.
 func taint(t *testing.T, c *cluster, node, key, value string) {
 	t.Helper()
 	set := func(ctx context.Context, taints string) {
@@ -92,9 +92,9 @@ func use(t *testing.T, home *cluster, pool string, like func(*corev1.Node) error
 	}
 }
 
-// TestPoolsAreNodesOfTheirOwn: two contracts with one provider are two virtual nodes, whose pods
+// TestPoolsHaveTheirOwnVirtualNodes: two contracts with one provider are two virtual nodes, whose pods
 // run on the nodes of their pools and on no others. Those of one have a taint, which is that pool's to tolerate.
-func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
+func TestPoolsHaveTheirOwnVirtualNodes(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu", "closed")
@@ -191,9 +191,9 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestAnotherPoolRunsWhatOneHasNoNodeFor: a pod that may run abroad only, and waits for a node of one pool, is
+// TestAnotherPoolRunsPodsForWhichOneHasNoNode: a pod that may run abroad only, and waits for a node of one pool, is
 // handed back and runs in another pool of the same provider.
-func TestAnotherPoolRunsWhatOneHasNoNodeFor(t *testing.T) {
+func TestAnotherPoolRunsPodsForWhichOneHasNoNode(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu")

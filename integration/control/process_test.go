@@ -55,7 +55,7 @@ var givenPorts struct {
 	left []int
 }
 
-// freeAddresses finds loopback ports that nobody listens on.
+// freeAddresses finds unused loopback ports.
 func freeAddresses(n int) ([]string, error) {
 	givenPorts.Lock()
 	defer givenPorts.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// TestEndOfAPodOutlivesTheProvidersAgent has a pod complete while home's agent is away, somebody at the provider take
-// away all that is known of it, and the provider's agent start again.
+// TestEndOfAPodOutlivesTheProvidersAgent completes a pod while home's agent is away, deletes all
+// objects of it at the provider, and restarts the provider's agent.
 func TestEndOfAPodOutlivesTheProvidersAgent(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
@@ -67,8 +67,8 @@ func TestEndOfAPodOutlivesTheProvidersAgent(t *testing.T) {
 	}
 }
 
-// TestAProvidersChangesOfConfigurationDoNotStay changes and deletes what crossed with a pod.
-func TestAProvidersChangesOfConfigurationDoNotStay(t *testing.T) {
+// TestAProvidersChangesOfConfigurationAreReverted changes and deletes what crossed with a pod.
+func TestAProvidersChangesOfConfigurationAreReverted(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)

@@ -31,8 +31,8 @@ func dig(ctx context.Context, n *namedtest.Named, name, kind string) ([]string, 
 	return strings.Fields(strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", " ")), nil
 }
 
-// reachable returns an address of this machine that others may dial, to which packets
-// go over loopback all the same.
+// reachable returns an address of this machine that others may dial, to which packets go over
+// loopback anyway.
 func reachable(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -83,8 +83,8 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 		}
 	})
 
-	// Both move while neither can tell the other, so that only what abroad publishes says
-	// where anybody is.
+	// Both move while neither can notify the other, so that only abroad's publication says where it
+	// is.
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ func renewed(ctx context.Context, c *cluster) (*metav1.Condition, error) {
 // minute before its end.
 const short = 105 * time.Second
 
-// TestAContractIsRenewedBeforeItsEnd: contracts that last for moments go on and
-// on, on the same node, with the same pods.
+// TestAContractIsRenewedBeforeItsEnd: contracts that last for moments are renewed again and again,
+// on the same node, with the same pods.
 func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	only.Matrix(t, "a minute and a half; internal/controller renews contracts by a clock of its tests")
 	home, abroad := agents(t)

@@ -312,7 +312,7 @@ func previews(t *testing.T, c *cluster) func(ctx context.Context, peer string) e
 	}
 }
 
-// load is calls that go on.
+// load is a stream of calls.
 type load struct {
 	begin time.Time
 	wg    sync.WaitGroup
@@ -320,8 +320,8 @@ type load struct {
 	calls map[string]*count
 }
 
-// count is of the calls of one kind. While allowed, they may fail. took is how long
-// those took that succeeded, full how often there was no place for one when it was due.
+// count counts the calls of one kind. While allowed, they may fail. took are the durations of those
+// that succeeded, full is how often no slot was free for a call when it was due.
 type count struct {
 	allowed                  bool
 	ok, failed, missed, full int
@@ -343,7 +343,7 @@ func (l *load) run(ctx context.Context, kind string, rate int, do func(context.C
 		pause := time.Second / time.Duration(rate)
 		places := make(chan struct{}, atOnce)
 		for due := time.Now(); ; due = due.Add(pause) {
-			// Whoever is late makes haste, but does not flood.
+			// A late caller catches up, but does not flood.
 			wait := max(time.Until(due), time.Duration(float64(pause)/catchUp))
 			select {
 			case <-ctx.Done():
@@ -602,7 +602,7 @@ func (p *third) connected(t *testing.T, c *cluster) {
 	}
 }
 
-// numbers tells its sessions from any others.
+// numbers identifies its sessions.
 func (p *third) numbers() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,9 +20,8 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// learnSecrets tells what is looked for in the logs: the credentials of a cluster,
-// and each Secret that its agent ever has. Tokens and users' bearer tokens are
-// added where tests make them.
+// learnSecrets registers what to look for in the logs: the credentials of a cluster, and each
+// Secret that its agent ever has. Tokens and users' bearer tokens are added where tests make them.
 func learnSecrets(ctx context.Context, c *cluster) error {
 	config, err := clientcmd.LoadFromFile(c.kubeconfig)
 	if err != nil {
@@ -77,14 +76,13 @@ func leaked(t *testing.T) {
 	}
 }
 
-// TestErrorsNeverRepeatASecret uses secrets where they do not belong,
-// or when they are no good, in all ways in which people do, and looks what the
-// agents and the CLI made of it. What goes well is looked at after all tests, in
-// TestMain.
+// TestErrorsNeverRepeatASecret uses secrets where they do not belong, or invalid ones, in all ways
+// in which people do, and checks the output of agents and CLI. TestMain checks successful uses
+// after all tests.
 func TestErrorsNeverRepeatASecret(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	leaked(t) // what was before is no fault of this test
+	leaked(t) // earlier output is not this test's
 
 	token, err := createToken(ctx, abroad)
 	if err != nil {
@@ -153,8 +151,8 @@ func TestErrorsNeverRepeatASecret(t *testing.T) {
 			if err == nil {
 				t.Fatal("it was taken")
 			}
-			told(t, client.Explain(err))
-			told(t, err.Error())
+			printed(t, client.Explain(err))
+			printed(t, err.Error())
 		})
 	}
 	t.Run("over REST", func(t *testing.T) {
@@ -163,7 +161,7 @@ func TestErrorsNeverRepeatASecret(t *testing.T) {
 			if err != nil || status < http.StatusBadRequest {
 				t.Errorf("it answers %d %v", status, err)
 			}
-			told(t, string(body))
+			printed(t, string(body))
 		}
 		// A bearer token that is cut, and a token in the place of one.
 		for _, wrong := range []string{bearer[:len(bearer)-20], token} {
@@ -171,7 +169,7 @@ func TestErrorsNeverRepeatASecret(t *testing.T) {
 			if err != nil || status != http.StatusUnauthorized {
 				t.Errorf("it answers %d %v", status, err)
 			}
-			told(t, string(body))
+			printed(t, string(body))
 		}
 	})
 	t.Run("a token that was revoked", func(t *testing.T) {
@@ -180,9 +178,9 @@ func TestErrorsNeverRepeatASecret(t *testing.T) {
 		}
 		_, err := admin.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: revoked})
 		if client.ReasonOf(err) != "TOKEN_INVALID" {
-			t.Errorf("it is told %v", err)
+			t.Errorf("the error is %v", err)
 		}
-		told(t, client.Explain(err))
+		printed(t, client.Explain(err))
 	})
 	t.Run("in manifests", func(t *testing.T) {
 		s := &corev1.Secret{
@@ -210,13 +208,13 @@ func TestErrorsNeverRepeatASecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told(t, string(status))
+		printed(t, string(status))
 	})
 	t.Run("in the logs", leaked)
 }
 
-// told fails the test if a text that somebody is told has a secret in it.
-func told(t *testing.T, text string) {
+// printed fails the test if a text that is printed or returned has a secret in it.
+func printed(t *testing.T, text string) {
 	t.Helper()
 	found, err := world.secrets.Find("the answer", strings.NewReader(text))
 	if err != nil {
@@ -251,9 +249,9 @@ func revokeAll(ctx context.Context, c *cluster) error {
 	return err
 }
 
-// TestTheLookForSecretsIsAtTheRightFiles: the logs that are looked through are
+// TestTheSearchForSecretsCoversTheRightFiles: the logs that are looked through are
 // those of the agents that used the secrets.
-func TestTheLookForSecretsIsAtTheRightFiles(t *testing.T) {
+func TestTheSearchForSecretsCoversTheRightFiles(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	before := world.secrets.Count()

@@ -30,8 +30,8 @@ const (
 	// recovery is how long two clusters may take to agree after an agent that was
 	// killed serves again: two rounds of asking again after a no, on a busy machine.
 	recovery = 2 * time.Minute
-	// holds is how long a provider may hold back what an offer that nobody signed
-	// gives, and look for it.
+	// holds is how long a provider may reserve the capacity of an offer that was not signed, and
+	// until it notices.
 	holds = 75 * time.Second
 	// refusals is how long a cluster that was forgotten while it was dead may hold what
 	// it lends: five minutes of refusals, and the pauses between them.
@@ -56,13 +56,13 @@ type chapter struct {
 	policy func(*v1alpha1.PeeringPolicySpec)
 	// prepare makes what has to be there before; nil makes nothing.
 	prepare func(context.Context, *ordeal) error
-	// begins waits until the time begins in which agents die; nil is when act does.
+	// begins waits until the time begins in which agents die; nil means when act begins.
 	begins func(context.Context, *ordeal) error
 	// act does what an administrator does, who repeats what failed.
 	act func(context.Context, *ordeal) error
 	// agreed says in what the two clusters do not agree yet.
 	agreed func(context.Context, *ordeal) error
-	// lent is how many processors are lent then.
+	// lent is how many processors are lent by then.
 	lent func(*ordeal) string
 }
 
@@ -119,10 +119,10 @@ func chapters() []chapter {
 type ordeal struct {
 	home, abroad *cluster
 	random       *rand.Rand
-	// span is how long the chapter takes when nobody dies.
+	// span is how long the chapter takes without a kill.
 	span time.Duration
-	// contract and revision are what was agreed before the round, cpu what is to be
-	// lent after it, and log where the provider's log ended.
+	// contract and revision are those before the round, cpu is the amount to lend after it, and log
+	// where the provider's log ended.
 	contract string
 	revision int64
 	cpu      string
@@ -141,14 +141,14 @@ type ordeal struct {
 
 // fate is what is left to chance in a round.
 type fate struct {
-	// Victims is who dies; nobody, to see how long it takes.
+	// Victims are the processes to kill; none, to see how long it takes.
 	Victims []string
 	// At is when, in spans; Down is how long it stays dead.
 	At   float64
 	Down time.Duration
 }
 
-// died is what came of a round.
+// died is the result of a round.
 type died struct {
 	// late says that all was done before.
 	late bool
@@ -199,7 +199,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 	}
 }
 
-// goThrough is the rounds of a chapter. The first kills nobody.
+// goThrough runs the rounds of a chapter. The first kills nothing.
 func (o *ordeal) goThrough(t *testing.T, c *chapter, rounds int, seed uint64, w *contractWatch, before map[string]string) {
 	t.Helper()
 	var took []time.Duration
@@ -243,7 +243,7 @@ func (o *ordeal) goThrough(t *testing.T, c *chapter, rounds int, seed uint64, w 
 	}
 	if len(took) > 0 {
 		slices.Sort(took)
-		t.Logf("%s: %d rounds of %d ms, killed %v, %d times when all was done; both agreed %.1fs after all served again in the median, %.1fs at most; %d times one was not told that it was forgotten",
+		t.Logf("%s: %d rounds of %d ms, killed %v, %d times when all was done; both agreed %.1fs after all served again in the median, %.1fs at most; %d times a side was not notified that it was forgotten",
 			c.name, len(took), o.span.Milliseconds(), killed, late, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), untold)
 	}
 }
@@ -348,7 +348,7 @@ func joinAgain(ctx context.Context, home, abroad *cluster) error {
 	})
 }
 
-// knows says in what a cluster does not know the other one, and nobody else.
+// knows returns an error unless a cluster knows the other one, and no third one.
 func knows(ctx context.Context, c *cluster) error {
 	all, err := list[v1alpha1.ForeignClusterList](ctx, c)
 	if err != nil {
@@ -543,8 +543,8 @@ func over(ctx context.Context, o *ordeal) error {
 	return err
 }
 
-// couldLend checks what the provider would give the consumer now: all that the
-// policy gives, less what is lent, each contract counted once.
+// couldLend checks what the provider would offer the consumer now: what the policy gives, less what
+// is lent, with each contract counted once.
 func couldLend(ctx context.Context, abroad *cluster, want resource.Quantity) error {
 	tested, err := call(ctx, abroad, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.TestPolicyResponse, error) {
 		return a.TestPolicy(ctx, &ententev1.TestPolicyRequest{Peer: "peers/" + peerOf(abroad), NoNetwork: true})

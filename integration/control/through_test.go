@@ -33,14 +33,14 @@ func carriedBy(ctx context.Context, p *pair, third string) error {
 
 // Two agents that cannot dial each other keep their peering through a third cluster that allows
 // it, and go back to the direct way.
-func TestAPeeringGoesOnThroughAThirdCluster(t *testing.T) {
+func TestAPeeringContinuesThroughAThirdCluster(t *testing.T) {
 	home, abroad := agents(t)
 	third := another(t, "third")
 	ctx := t.Context()
 	if err := errors.Join(joined(ctx, home, abroad, abroadName), joined(ctx, home, third, "third"), joined(ctx, abroad, third, "third")); err != nil {
 		t.Fatal(err)
 	}
-	// From now on both listen where nobody is told to dial.
+	// From now on both listen at addresses that are not announced.
 	err := home.pair.both(func(c *cluster) error {
 		elsewhere, err := freeAddresses(1)
 		if err != nil {

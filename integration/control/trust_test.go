@@ -75,7 +75,7 @@ func (c *cluster) applied(ctx context.Context, spec map[string]any) error {
 	return c.client.Apply(ctx, ctrlclient.ApplyConfigurationFromUnstructured(o), ctrlclient.FieldOwner("gitops"))
 }
 
-// eventsOf returns the reasons of what was told of the other cluster.
+// eventsOf returns the reasons of the events about the other cluster.
 func eventsOf(ctx context.Context, c *cluster) (map[string]int, error) {
 	list, err := list[eventsv1.EventList](ctx, c)
 	out := map[string]int{}
@@ -102,7 +102,7 @@ func happened(ctx context.Context, c *cluster, reasons ...string) error {
 	})
 }
 
-func TestTwoManifestsThatNameEachOtherMakeTrust(t *testing.T) {
+func TestTwoManifestsThatNameEachOtherEstablishTrust(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	// Only home says where the other can be dialled.
@@ -297,7 +297,7 @@ func TestAManifestWithATokenJoinsOnce(t *testing.T) {
 	}
 }
 
-func TestACodeIsComparedBeforeThereIsTrust(t *testing.T) {
+func TestACodeIsComparedBeforeTrust(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	met, err := call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.IntroducePeerResponse, error) {
@@ -321,7 +321,7 @@ func TestACodeIsComparedBeforeThereIsTrust(t *testing.T) {
 		codes[c.name] = fc.Status.Introduction.Code
 	}
 	if codes[homeName] != codes[abroadName] || len(codes[homeName]) != 6 || met.GetPeer().GetCode() != codes[homeName] {
-		t.Errorf("the codes are %v, and home was told %q", codes, met.GetPeer().GetCode())
+		t.Errorf("the codes are %v, and home received %q", codes, met.GetPeer().GetCode())
 	}
 	if err := decide(ctx, home, v1alpha1.DecisionApproved); err != nil {
 		t.Fatal(err)
@@ -450,8 +450,8 @@ func TestAPeerThatWasAwayLearnsOfADenialWhenItDials(t *testing.T) {
 func TestPeersFollowARollover(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	// The old root goes with the certificates under it, and until then there is no other
-	// rollover: not in the next test, either.
+	// The old root is removed with its certificates, and until then no other rollover is possible,
+	// not in the next test either.
 	shortLived(t, home, abroad)
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)

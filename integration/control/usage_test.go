@@ -26,8 +26,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// statementsOf returns the statements that a cluster keeps of a contract, verified
-// as anybody can who knows the provider.
+// statementsOf returns a cluster's statements of a contract, verified as anyone who knows the
+// provider can.
 func statementsOf(c *v1alpha1.Contract, provider peering.Party) ([]peering.Statement, error) {
 	var out []peering.Statement
 	for _, s := range c.Status.Statements {
@@ -191,7 +191,7 @@ func metricsOf(ctx context.Context, c *cluster, token string) (*http.Response, e
 	return web.Do(req)
 }
 
-// metricsSay checks what a cluster's agent tells of a contract.
+// metricsSay checks the metrics of a contract of a cluster's agent.
 func metricsSay(ctx context.Context, c *cluster, contract, role string, cpu float64) error {
 	token, err := c.user(ctx, "prometheus", "entente-metrics")
 	if err != nil {
@@ -231,8 +231,8 @@ func metricsSay(ctx context.Context, c *cluster, contract, role string, cpu floa
 	return nil
 }
 
-// TestMetricsAreReadByWhoMay: they tell of all peers, and any pod reaches their port.
-func TestMetricsAreReadByWhoMay(t *testing.T) {
+// TestMetricsRequireTheRightToReadThem: they are about all peers, and any pod reaches their port.
+func TestMetricsRequireTheRightToReadThem(t *testing.T) {
 	home, _ := agents(t)
 	for role, want := range map[string]int{"": http.StatusForbidden, "entente-metrics": http.StatusOK, "none": http.StatusUnauthorized} {
 		token := ""

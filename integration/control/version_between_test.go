@@ -29,24 +29,23 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// between stands between two clusters, with the key of each, as either to the
-// other: so it reads and rewrites all that two whole agents say to each other, as
-// nobody without the keys could.
+// between is a man in the middle of two clusters, with the keys of both: it reads and rewrites
+// everything that two whole agents send each other, which nobody without the keys could.
 type between struct {
 	// odd is the cluster whose agent is of another revision.
-	odd *cluster
-	say speech
+	odd     *cluster
+	rewrite revision
 	// home and abroad are what the two take for their peer.
 	home, abroad *face
 }
 
-// speech makes what an agent of another revision would say and hear of what
-// today's agents say. Its methods are called from many streams at once.
-type speech interface {
-	// says rewrites a message of the odd agent's; what it returns is sent.
-	says(method string, m proto.Message) []proto.Message
-	// hears rewrites a message to the odd agent; nil is lost on it.
-	hears(method string, m proto.Message) proto.Message
+// revision translates the messages of today's agents into those that an agent of another revision
+// would send and receive. Its methods are called from many streams at once.
+type revision interface {
+	// sends rewrites a message of the odd agent's; what it returns is sent.
+	sends(method string, m proto.Message) []proto.Message
+	// receives rewrites a message to the odd agent; nil drops it.
+	receives(method string, m proto.Message) proto.Message
 	// fails rewrites an error that the odd agent answers.
 	fails(method string, st *status.Status) *status.Status
 	// lacks says that the odd agent does not have a method.
@@ -66,10 +65,10 @@ type face struct {
 	endpoint string
 }
 
-func newBetween(t *testing.T, home, abroad, odd *cluster, say speech) *between {
+func newBetween(t *testing.T, home, abroad, odd *cluster, rewrite revision) *between {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	b := &between{odd: odd, say: say}
+	b := &between{odd: odd, rewrite: rewrite}
 	b.home, b.abroad = &face{b: b, to: home}, &face{b: b, to: abroad}
 	b.home.as, b.abroad.as = b.abroad, b.home
 	identities := map[*face]*identity.Identity{}
@@ -198,7 +197,7 @@ func (f *face) forward(_ any, in grpc.ServerStream) error {
 		return err
 	}
 	from, to := f.to, f.as.to
-	if to == f.b.odd && f.b.say.lacks(method) {
+	if to == f.b.odd && f.b.rewrite.lacks(method) {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	}
 	ctx, cancel := context.WithCancel(in.Context())
@@ -240,7 +239,7 @@ func (f *face) forward(_ any, in grpc.ServerStream) error {
 		} else if err != nil {
 			st := status.Convert(err)
 			if to == f.b.odd {
-				st = f.b.say.fails(method, st)
+				st = f.b.rewrite.fails(method, st)
 			}
 			return st.Err()
 		}
@@ -269,9 +268,9 @@ func (b *between) carry(from *cluster, method string, m proto.Message) []proto.M
 		}
 	})
 	if from == b.odd {
-		return b.say.says(method, m)
+		return b.rewrite.sends(method, m)
 	}
-	if m = b.say.hears(method, m); m == nil {
+	if m = b.rewrite.receives(method, m); m == nil {
 		return nil
 	}
 	return []proto.Message{m}
@@ -307,8 +306,7 @@ const (
 	laterPhase = ententev1.ContractState_Phase(99)
 )
 
-// unknownFields are fields that nobody here knows: a number, and a message with
-// text.
+// unknownFields are fields that no agent knows: a number, and a message with text.
 func unknownFields() protoreflect.RawFields {
 	b := protowire.AppendTag(nil, 4306, protowire.VarintType)
 	b = protowire.AppendVarint(b, 42)
@@ -345,8 +343,8 @@ func (l *laterAgent) set(refusal, exposure string) {
 	l.refusal, l.exposure = refusal, exposure
 }
 
-// says implements speech: what today's agent says, and more.
-func (l *laterAgent) says(method string, m proto.Message) []proto.Message {
+// sends implements revision: what today's agent says, and more.
+func (l *laterAgent) sends(method string, m proto.Message) []proto.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.counts == nil {
@@ -424,8 +422,8 @@ func (l *laterAgent) state(s *ententev1.PeerState) {
 	s.Contracts = append(s.Contracts, &ententev1.ContractState{ContractId: "c-of-a-later-kind", Revision: 7, Phase: laterPhase})
 }
 
-// hears implements speech: it takes the answers to what today's agent cannot know.
-func (l *laterAgent) hears(_ string, m proto.Message) proto.Message {
+// receives implements revision: it takes the answers to what today's agent cannot know.
+func (l *laterAgent) receives(_ string, m proto.Message) proto.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch x := m.(type) {
@@ -442,7 +440,7 @@ func (l *laterAgent) hears(_ string, m proto.Message) proto.Message {
 	return m
 }
 
-// fails implements speech: details that nobody knows, and another reason.
+// fails implements revision: unknown details, and another reason.
 func (l *laterAgent) fails(_ string, st *status.Status) *status.Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -467,11 +465,11 @@ type earlierAgent struct {
 	lacked map[string]int
 }
 
-func (*earlierAgent) says(_ string, m proto.Message) []proto.Message {
+func (*earlierAgent) sends(_ string, m proto.Message) []proto.Message {
 	return []proto.Message{forgetful(m)}
 }
 
-func (*earlierAgent) hears(_ string, m proto.Message) proto.Message { return forgetful(m) }
+func (*earlierAgent) receives(_ string, m proto.Message) proto.Message { return forgetful(m) }
 
 // forgetful takes out what an earlier revision does not say, or does not read.
 func forgetful(m proto.Message) proto.Message {

@@ -186,7 +186,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 			t.Errorf("%s panicked, %v", c.name, err)
 		}
 		if n := strings.Count(text, "REQUEST_INVALID") + strings.Count(text, "RESPONSE_INVALID"); n > 0 {
-			t.Errorf("the log of %s tells %d times of messages that break the protocol", c.name, n)
+			t.Errorf("the log of %s reports %d times messages that break the protocol", c.name, n)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func stated(t *testing.T, home, abroad *cluster, name string) {
 	}
 }
 
-// protocolsAre checks that a cluster tells of both revisions.
+// protocolsAre checks that a cluster reports both revisions.
 func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 	t.Helper()
 	ctx := t.Context()
@@ -255,9 +255,9 @@ func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 	}
 }
 
-// TestValuesOfALaterRevisionAreRefusedWithAReason: where today's agent would have to know
-// what a peer of a later revision means, it says so, and what to upgrade; once the
-// peer says what both know, all goes on.
+// TestValuesOfALaterRevisionAreRefusedWithAReason: where today's agent would have to understand a
+// peer of a later revision, it says so, and what to upgrade; once the peer sends values that both
+// know, everything continues.
 func TestValuesOfALaterRevisionAreRefusedWithAReason(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
@@ -273,7 +273,7 @@ func TestValuesOfALaterRevisionAreRefusedWithAReason(t *testing.T) {
 	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "upgrade that agent", later); err != nil {
 		t.Error(err)
 	}
-	// A reason that nobody knows is still one that people can read.
+	// People can still read an unknown reason.
 	say.set("NOT_UNDER_THIS_MOON", "")
 	restore := setDefaultPolicy(t, abroad, v1alpha1.AcceptNever)
 	t.Cleanup(restore)
@@ -291,11 +291,11 @@ func TestValuesOfALaterRevisionAreRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// TestAgentsTooFarApartSaySo: two whole agents, of which one is built to speak a
-// revision further ahead than may be. Neither uses the other, and both say which
-// is to be upgraded; when it was, all goes well.
-func TestAgentsTooFarApartSaySo(t *testing.T) {
-	only.Matrix(t, "a minute, of which much is building; internal/wire says which revisions work together, and TestValuesOfALaterRevisionAreRefusedWithAReason has agents differ")
+// TestAgentsTooFarApartReportIt: two whole agents, one of them built to speak a revision that is
+// too far ahead. Neither uses the other, and both say which one to upgrade; after that everything
+// works.
+func TestAgentsTooFarApartReportIt(t *testing.T) {
+	only.Matrix(t, "a minute, mostly building; internal/wire says which revisions work together, and TestValuesOfALaterRevisionAreRefusedWithAReason has agents differ")
 	home, abroad := agents(t)
 	ctx := t.Context()
 	today := abroad.binary

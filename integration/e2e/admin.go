@@ -86,7 +86,7 @@ func (c *Clerk) Get(ctx context.Context, path string) (status int, body []byte, 
 	return c.GetFrom(ctx, c.Address, adminService, path)
 }
 
-// GetFrom asks whoever listens at an address, which has to have a certificate for a name.
+// GetFrom asks the server at an address, which has to have a certificate for a name.
 func (c *Clerk) GetFrom(ctx context.Context, address, name, path string) (status int, body []byte, err error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(c.CA) {

@@ -97,10 +97,9 @@ const (
 	wireGuardTypes = 4
 )
 
-// ReadTraffic reads a recording and judges each packet: WireGuard is UDP of its
-// port with a message of its format; TLS is TCP to or from the peer API whose
-// payload, from the first record that can be told on, is record after record.
-// Words are what must not be readable anywhere.
+// ReadTraffic reads a recording and judges each packet: WireGuard is UDP of its port with a message
+// of its format; TLS is TCP to or from the peer API whose payload, from the first recognisable
+// record on, is record after record. Words are what must not be readable anywhere.
 func ReadTraffic(file string, words ...string) (Traffic, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -54,7 +54,7 @@ func writePcap(t *testing.T, frames ...[]byte) string {
 	return file
 }
 
-func TestReadTrafficTellsWhatIsNeitherWireGuardNorTLS(t *testing.T) {
+func TestReadTrafficFindsPlaintext(t *testing.T) {
 	wireguard := append([]byte{4, 0, 0, 0}, make([]byte, 60)...)
 	hello, data := record(22, 300), record(23, 1000)
 	tests := map[string]struct {
@@ -124,7 +124,7 @@ func TestReadTrafficTellsWhatIsNeitherWireGuardNorTLS(t *testing.T) {
 	}
 }
 
-func TestReadTrafficRefusesWhatIsNoRecording(t *testing.T) {
+func TestReadTrafficRefusesMalformedRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.pcap")
 	for name, content := range map[string]string{"empty": "", "text": strings.Repeat("no recording ", 10)} {
 		t.Run(name, func(t *testing.T) {

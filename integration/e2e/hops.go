@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Knows is another cluster as this one knows it, nil if it does not.
+// Knows returns this cluster's ForeignCluster of another one; nil without one.
 func (s *Side) Knows(ctx context.Context, other *Side) (*v1alpha1.ForeignCluster, error) {
 	id, err := other.ID(ctx)
 	if err != nil {
@@ -22,7 +22,7 @@ func (s *Side) Knows(ctx context.Context, other *Side) (*v1alpha1.ForeignCluster
 	return s.KnowsID(ctx, id)
 }
 
-// KnowsID is the cluster with an ID as this one knows it, nil if it does not.
+// KnowsID returns this cluster's ForeignCluster with an ID; nil without one.
 func (s *Side) KnowsID(ctx context.Context, id string) (*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := s.Client.List(ctx, &list); err != nil {

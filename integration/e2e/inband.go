@@ -71,7 +71,7 @@ func AreInBand(ctx context.Context, t testing.TB, w *World) {
 	}
 }
 
-// NoRelaysLeft waits until nothing of a peering that was in-band is left.
+// NoRelaysLeft waits until all of a former in-band peering is gone.
 func NoRelaysLeft(ctx context.Context, t testing.TB, w *World) {
 	t.Helper()
 	for _, side := range []*Side{w.Home, w.Abroad} {

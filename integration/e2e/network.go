@@ -123,8 +123,8 @@ const (
 	EchoPort = 8081
 )
 
-// Stream is traffic between two pods: numbered UDP packets, each of which has to
-// come back, and a TCP connection on which the same goes on.
+// Stream is traffic between two pods: numbered UDP packets, each of which has to come back, and a
+// TCP connection with the same traffic.
 type Stream struct {
 	udp, tcp net.Conn
 	stop     chan struct{}
@@ -138,7 +138,7 @@ type Stream struct {
 	longest  time.Duration
 }
 
-// StreamResult is what became of a stream.
+// StreamResult is the result of a stream.
 type StreamResult struct {
 	Sent, Lost int
 	// LostNumbers are the first few that did not come back.

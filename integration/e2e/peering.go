@@ -88,8 +88,8 @@ func (w *World) Peer(ctx context.Context) (*corev1.Node, error) {
 	return w.Peered(ctx, Restarted)
 }
 
-// Peered waits until the peering works: the node is Ready and traffic was seen to
-// pass, by the word of both sides.
+// Peered waits until the peering works: the node is Ready and both sides report that traffic
+// passes.
 func (w *World) Peered(ctx context.Context, limit time.Duration) (*corev1.Node, error) {
 	node, err := w.Home.VirtualNodeReady(ctx, limit)
 	if err != nil {
@@ -141,7 +141,7 @@ func (w *World) RemoteNamespace(ctx context.Context, namespace string) (string, 
 		}
 	}
 	if len(names) != 1 {
-		return "", fmt.Errorf("namespaces %q of %s stand for %s, want one", names, w.Abroad.Name, namespace)
+		return "", fmt.Errorf("namespaces %q of %s belong to %s, want one", names, w.Abroad.Name, namespace)
 	}
 	return names[0], nil
 }
@@ -183,8 +183,8 @@ func namespaceConditions(ns *corev1.Namespace) string {
 	return strings.Join(out, "; ")
 }
 
-// Unpeer ends the peering with the CLI, forgets the peer on both sides, and waits
-// until nothing of it is there.
+// Unpeer ends the peering with the CLI, forgets the peer on both sides, and waits until all of it
+// is gone.
 func (w *World) Unpeer(ctx context.Context) error {
 	known, err := w.Home.Peer(ctx)
 	if err != nil {
@@ -206,9 +206,9 @@ func (w *World) Unpeer(ctx context.Context) error {
 	return w.Each(ctx, func(ctx context.Context, s *Side) error { return s.Unpeered(ctx, Scheduled) })
 }
 
-// Unpeered waits until a cluster holds nothing of any peering.
+// Unpeered waits until a cluster has no objects of any peering.
 func (s *Side) Unpeered(ctx context.Context, limit time.Duration) error {
-	return s.world.Until(ctx, limit, s.Name+" to hold nothing of the peering", func(ctx context.Context) (string, error) {
+	return s.world.Until(ctx, limit, s.Name+" to have no objects of the peering", func(ctx context.Context) (string, error) {
 		lists := []ctrlclient.ObjectList{
 			&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.TunnelList{}, &v1alpha1.OffloadedPodList{},
 		}

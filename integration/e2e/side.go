@@ -58,7 +58,7 @@ func openSide(w *World, name string, plan lab.ClusterPlan, kubectl string) (*Sid
 		return nil, err
 	}
 	s := &Side{Name: name, Plan: plan, Kubeconfig: c.Kubeconfig, REST: c.RESTConfig(), world: w, kubectl: kubectl}
-	// What the API server deems deprecated is listed all the same.
+	// Deprecated resources are listed, too, without warnings.
 	s.REST.WarningHandler = rest.NoWarnings{}
 	kinds, err := Scheme()
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Side) InPod(ctx context.Context, namespace, pod string, argv ...string)
 	return s.Kubectl(ctx, append([]string{"exec", "-n", namespace, pod, "--"}, argv...)...)
 }
 
-// Peer is the other cluster as this one knows it, nil if it does not.
+// Peer returns this cluster's ForeignCluster of the other one; nil without one.
 func (s *Side) Peer(ctx context.Context) (*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := s.Client.List(ctx, &list); err != nil {
@@ -258,7 +258,7 @@ func (s *Side) Contracts(ctx context.Context, role v1alpha1.ContractRole) ([]v1a
 	return out, nil
 }
 
-// VirtualNodes are the cluster's nodes that stand for contracts.
+// VirtualNodes returns the cluster's virtual nodes.
 func (s *Side) VirtualNodes(ctx context.Context) ([]corev1.Node, error) {
 	var list corev1.NodeList
 	if err := s.Client.List(ctx, &list, ctrlclient.MatchingLabels{v1alpha1.LabelVirtualNode: "true"}); err != nil {
@@ -281,14 +281,14 @@ func (s *Side) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
 	return s.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"})
 }
 
-// AgentPod is the pod of the agent that leads and is ready, or an error that says why there is
-// none.
+// AgentPod returns the pod of the agent that leads and is ready, or an error that says why no agent
+// does.
 func (s *Side) AgentPod(ctx context.Context) (*corev1.Pod, error) {
 	pods, err := s.AgentPods(ctx)
 	if err != nil {
 		return nil, err
 	}
-	why := "there is none"
+	why := "there is no pod"
 	for i := range pods {
 		leads := pods[i].Labels[v1alpha1.LabelLeader] == "true"
 		if pods[i].DeletionTimestamp.IsZero() && PodReady(&pods[i]) && leads {
@@ -319,7 +319,7 @@ func PodReady(p *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// PodReadiness is a pod's condition Ready, nil if it has none.
+// PodReadiness returns a pod's condition Ready; nil without one.
 func PodReadiness(p *corev1.Pod) *corev1.PodCondition {
 	for i := range p.Status.Conditions {
 		if p.Status.Conditions[i].Type == corev1.PodReady {

@@ -123,8 +123,7 @@ func (s *Side) snapshotObjects(ctx context.Context) (map[string][]string, error)
 	return out, nil
 }
 
-// marks is what in an object's metadata speaks of Entente. Who once wrote a field
-// does not count.
+// marks returns what in an object's metadata refers to Entente. Field managers do not count.
 func marks(o *metav1.ObjectMeta) []string {
 	var out []string
 	add := func(what, text string) {
@@ -264,7 +263,7 @@ func extract(list runtime.Object) ([]ctrlclient.Object, error) {
 	for _, item := range items {
 		o, ok := item.(ctrlclient.Object)
 		if !ok {
-			return nil, errors.New("a list of what are no objects")
+			return nil, errors.New("a list whose items are not objects")
 		}
 		out = append(out, o)
 	}

@@ -88,7 +88,7 @@ type Installed struct {
 	Stage
 	// Config says how they are brought up.
 	Config Config
-	// Before is what was there before the chart; nil if the chart was there already.
+	// Before is the state before the chart; nil if the chart was installed already.
 	Before map[*Side]Snapshot
 	// Patience bounds a test. Default: 12 minutes.
 	Patience time.Duration
@@ -138,7 +138,7 @@ func (s *Installed) build(ctx context.Context) error {
 	return w.Each(ctx, func(ctx context.Context, s *Side) error { return s.AgentReady(ctx, Restarted) })
 }
 
-// Say tells the test that runs what is waited for.
+// Say reports to the running test what is waited for.
 func (s *Stage) Say(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/integration/disk"
 )
 
-// StorageOf is the resource by which storage of a class is lent.
+// StorageOf is the resource name of storage of a class.
 func StorageOf(class string) corev1.ResourceName {
 	return corev1.ResourceName(class + ".storageclass.storage.k8s.io/requests.storage")
 }
@@ -37,7 +37,7 @@ func Provisions(ctx context.Context, t testing.TB, s *Side, class string, reclai
 	})
 }
 
-// LendsStorage has a cluster's policy offer storage of a class, beside what it lends already.
+// LendsStorage adds storage of a class to what a cluster's policy offers.
 func LendsStorage(ctx context.Context, t testing.TB, s *Side, class, amount string) {
 	t.Helper()
 	var policy v1alpha1.PeeringPolicy

@@ -33,8 +33,7 @@ type stranger struct {
 	endpoint string
 }
 
-// newStranger makes a cluster that nobody knows. A token of abroad tells where
-// that is and who.
+// newStranger makes an unknown cluster. A token of abroad has its address and identity.
 func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*stranger, jointoken.Token) {
 	t.Helper()
 	id, err := identity.Generate(time.Now())

@@ -11,8 +11,8 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// TestTokensThatAreNoGood redeems, with the CLI, what is no good token.
-func TestTokensThatAreNoGood(t *testing.T) {
+// TestBadTokensAreRefused redeems bad tokens with the CLI.
+func TestBadTokensAreRefused(t *testing.T) {
 	ctx, w := theStage.On(t)
 	OK(t, w.Unpeer(ctx))
 	good, err := w.Abroad.CreateToken(ctx)

@@ -14,8 +14,7 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-// when runs do as soon as an object of a list's kind is as told, and returns what
-// came of it.
+// when runs do as soon as an object of a list's kind satisfies is, and returns the result.
 func when(ctx context.Context, t *testing.T, s *Side, list ctrlclient.ObjectList, is func(ctrlclient.Object) bool, do func(context.Context) error, opts ...ctrlclient.ListOption) <-chan error {
 	t.Helper()
 	w, err := s.Client.Watch(ctx, list, opts...)

@@ -15,9 +15,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// TestASingleServiceIsImported has home use a Service of abroad without offloading anything, by a
-// contract for no pods: it is reached by its name at home, nothing beside it is, it follows its
-// pods and survives the provider's agent, and it goes with the policy that exports it.
+// TestASingleServiceIsImported imports a Service of abroad at home without offloading, by a
+// contract for no pods: it is reached by its name at home and nothing else is, it follows its pods
+// and survives the provider's agent, and it goes with the policy that exports it.
 func TestASingleServiceIsImported(t *testing.T) {
 	ctx, w := theStage.On(t)
 	OK(t, w.Unpeer(ctx))
@@ -58,7 +58,7 @@ func TestASingleServiceIsImported(t *testing.T) {
 	OK(t, w.Home.ReachesAll(ctx, Soon, "till", "client", url, pods))
 	awaitImported(ctx, t, w, imported, "Imported", 2)
 
-	// Nothing else is open: another port of the same pods, pods that nobody exports.
+	// Nothing else is open: another port of the same pods, or pods that are not exported.
 	peer, err := w.Home.Peer(ctx)
 	OK(t, err)
 	alias, err := Alias(peer, pods[0].Status.PodIP)

@@ -116,9 +116,9 @@ func TestKubectlShowsThePeering(t *testing.T) {
 	}
 }
 
-// TestAdminAPIHasOneTruth asks for the same peering through gRPC, REST and the
-// CLI, and as somebody who may not.
-func TestAdminAPIHasOneTruth(t *testing.T) {
+// TestAdminAPIsAgree asks for the same peering through gRPC, REST and the CLI, and as a user
+// without the right to.
+func TestAdminAPIsAgree(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	clerk, err := w.Home.NewClerk(ctx, "clerk", "entente-admin")
@@ -173,8 +173,8 @@ func TestAdminAPIHasOneTruth(t *testing.T) {
 	}
 }
 
-// facts is what is told of a peer, without what changes from call to call and
-// without what one form leaves out because it is empty.
+// facts returns the fields of a peer, without those that change from call to call and those that
+// one form omits when empty.
 func facts(t *testing.T, b []byte) string {
 	t.Helper()
 	var answer struct {
@@ -380,7 +380,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 		}
 		kubectlWorks(ctx, t, w, &outs[0], again)
 	})
-	t.Run("kubectl debug puts a container beside a pod abroad", func(t *testing.T) {
+	t.Run("kubectl debug adds a container to a pod abroad", func(t *testing.T) {
 		debug := func(container string, args ...string) []string {
 			return append([]string{"debug", "-n", shop, outs[0].Name, "--image=" + ToolImage, "--container=" + container}, args...)
 		}
@@ -497,7 +497,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 				t.Errorf("%s on port %d of %s does not answer at home, so nothing is tested: %v", network, EchoPort, inns[0].Name, err)
 			}
 			if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "echo", network, echo, "hello"); err == nil {
-				t.Errorf("a pod abroad reaches %s over %s, which is no port of a Service", echo, network)
+				t.Errorf("a pod abroad reaches %s over %s, which is not a port of a Service", echo, network)
 			}
 		}
 	})

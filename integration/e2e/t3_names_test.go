@@ -75,7 +75,7 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 			OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+dbs[i].Name+".db.shop.svc.cluster.local:8080/name", dbs[i:i+1]))
 		}
 	})
-	t.Run("a Service that stands for another name leads where it does at home", func(t *testing.T) {
+	t.Run("an ExternalName Service leads where it does at home", func(t *testing.T) {
 		aliases := map[string]string{"front": "web.shop.svc.cluster.local", "first": dbs[0].Name + ".db.shop.svc.cluster.local.", "api": "own.default.svc.cluster.local"}
 		for name, target := range aliases {
 			OK(t, w.Home.Create(ctx, &corev1.Service{

@@ -16,10 +16,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// TestPodsAbroadKnowWhichTheyAre runs what controllers at home number or tell apart by
-// labels that do not cross: an Indexed Job, a StatefulSet, and a Deployment that is
-// spread by a label which its ReplicaSet sets.
-func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
+// TestPodsAbroadKeepTheirIndexAndLabels runs workloads that controllers at home number or distinguish by labels that do
+// not cross: an Indexed Job, a StatefulSet, and a Deployment that is spread by a label which its ReplicaSet sets.
+func TestPodsAbroadKeepTheirIndexAndLabels(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
@@ -114,9 +113,9 @@ func indexed(namespace, name string, completions int32) *batchv1.Job {
 	}
 }
 
-// TestAPodThatNoNodeAbroadTakesSaysSoAtHome keeps pods off the provider's node, and wants the words of its
+// TestAnUnschedulablePodAbroadSaysSoAtHome keeps pods off the provider's node, and wants the words of its
 // scheduler on the pod at home, until the node takes pods again.
-func TestAPodThatNoNodeAbroadTakesSaysSoAtHome(t *testing.T) {
+func TestAnUnschedulablePodAbroadSaysSoAtHome(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
@@ -159,9 +158,9 @@ func cordoned(ctx context.Context, t *testing.T, s *Side) (uncordon func()) {
 	return func() { set(ctx, false) }
 }
 
-// TestPodsComeHomeThatNobodyTakesOrThatAreMisplaced has a pod go abroad where no node takes it, and
+// TestUnschedulableAndMisplacedPodsComeHome has a pod go abroad where no node takes it, and
 // others run abroad in a namespace that is not to be there any more: home runs both afterwards.
-func TestPodsComeHomeThatNobodyTakesOrThatAreMisplaced(t *testing.T) {
+func TestUnschedulableAndMisplacedPodsComeHome(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop)

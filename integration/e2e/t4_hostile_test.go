@@ -106,7 +106,7 @@ func TestALyingPeerIsRefused(t *testing.T) {
 		_, err := peer.Sign(ctx, signed(envelope(terms), s.identity))
 		wantReason(t, err, peering.ReasonContractMismatch)
 	})
-	t.Run("a contract that nobody offered", func(t *testing.T) {
+	t.Run("a contract that was not offered", func(t *testing.T) {
 		terms := honest("invented")
 		terms.ContractID = "c-0123456789abcdef0123"
 		_, err := peer.Sign(ctx, signed(envelope(terms), s.identity))
@@ -124,7 +124,7 @@ func TestALyingPeerIsRefused(t *testing.T) {
 		_, err := peer.Sign(ctx, signed(e, s.identity))
 		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
-	t.Run("an end to somebody else's contract", func(t *testing.T) {
+	t.Run("an end to another cluster's contract", func(t *testing.T) {
 		peered(ctx, t, w)
 		_, abroad := TheContract(ctx, t, w)
 		OK(t, peer.Terminate(ctx, abroad.Name, "because I can", time.Time{}))
@@ -137,7 +137,7 @@ func TestALyingPeerIsRefused(t *testing.T) {
 		_, err := peer.Sign(ctx, peering.Envelope{Payload: bytes.Repeat([]byte("x"), 8<<20), PayloadType: peering.PayloadType})
 		wantReason(t, err, "RESOURCE_EXHAUSTED")
 	})
-	t.Run("somebody else's pods", func(t *testing.T) {
+	t.Run("another cluster's pods", func(t *testing.T) {
 		_, abroad := TheContract(ctx, t, w)
 		stream, err := ententev1.NewOffloadServiceClient(peer.Conn).Sync(ctx)
 		if err == nil {
@@ -263,8 +263,8 @@ func TestAPodBeyondItsQuotaIsNotRun(t *testing.T) {
 	OK(t, w.Home.Create(ctx, fits))
 	_, err := w.Home.PodsReady(ctx, Scheduled, shop, fits.Labels, 1)
 	OK(t, err)
-	// Nobody asked for pods, and there is a limit of them; with one pod in the contract
-	// that one runs on, and there is no second.
+	// The request names no pods, but they have a limit; with one pod in the contract that one keeps
+	// running, and a second is refused.
 	pods := contract.Spec.Resources[corev1.ResourcePods]
 	if pods.Sign() <= 0 {
 		t.Fatalf("the contract has %s pods", pods.String())

@@ -79,9 +79,8 @@ func stored(replicas int32) (*appsv1.StatefulSet, *corev1.Service) {
 	return db, service
 }
 
-// TestVolumesFollowTheirPods runs a StatefulSet with volumes abroad. What it writes is there after
-// its pods were replaced, after offloading ended, and after the peering did; and it is
-// deleted when somebody says so.
+// TestVolumesFollowTheirPods runs a StatefulSet with volumes abroad. Its data survives the
+// replacement of its pods, and the end of offloading and of the peering; it is deleted on request.
 func TestVolumesFollowTheirPods(t *testing.T) {
 	ctx, w := theStage.On(t)
 	lendsStorage(ctx, t, w, "10Gi")
@@ -150,7 +149,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			return "", nil
 		}))
 	})
-	t.Run("what the contract has no room for is told on the claim", func(t *testing.T) {
+	t.Run("a claim that exceeds the contract says so", func(t *testing.T) {
 		claim := storageTemplate("large", "entente", "100Gi")
 		claim.Namespace = shop
 		pod := WebPod(shop, "large", map[string]string{"app": "large"})
@@ -232,7 +231,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			return fmt.Sprintf("%d claims abroad, want 1; that at home: %v", n, err), nil
 		}))
 	})
-	t.Run("the end of offloading deletes what is left if it is told to", func(t *testing.T) {
+	t.Run("the end of offloading deletes the rest on request", func(t *testing.T) {
 		text, err := w.Home.Entente(ctx, "unoffload", "namespace", shop, "--delete-volumes", "--yes")
 		OK(t, err)
 		if !strings.Contains(text, "of claim "+shop+"/data-db-0, which is gone") || !strings.Contains(text, "Deleted 1 volume") {
@@ -433,7 +432,7 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 				return fmt.Sprintf("contract %s is %s", c.Name, c.Status.Phase), nil
 			}
 		}
-		// Also the one of the pod alone, which ended when the provider was not to be told.
+		// Also the ephemeral one of the pod that ended while the provider could not be notified.
 		if len(claims.Items) != 2 || claims.Items[0].Annotations[v1alpha1.AnnotationKeptSince] == "" {
 			return fmt.Sprintf("%d claims are kept, want two", len(claims.Items)), nil
 		}
@@ -454,8 +453,8 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 	}))
 }
 
-// TestAPodAtHomeHasAVolumeOfHome runs a pod with a claim of our provisioner at home.
-func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
+// TestAPodAtHomeGetsAVolumeOfHome runs a pod with a claim of our provisioner at home.
+func TestAPodAtHomeGetsAVolumeOfHome(t *testing.T) {
 	ctx, w := theStage.On(t)
 	Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 	const cellar = "cellar"

@@ -31,7 +31,7 @@ func TestUnpeerWithoutTheProvider(t *testing.T) {
 	if len(nodes) != 0 {
 		t.Errorf("virtual node %s is still there", nodes[0].Name)
 	}
-	// The provider does not know, and harms nobody.
+	// The provider does not know, and does no harm.
 	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
 	OK(t, err)
 	if len(twins) != 2 {

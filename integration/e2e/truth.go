@@ -15,8 +15,8 @@ import (
 // Truthful is for how long pods may not reach each other while Network is True.
 const Truthful = 15 * time.Second
 
-// WatchTruth has the pod with an address in a cluster ask for a URL each second, until stop, and
-// holds that Network is not True there when that has failed for long.
+// WatchTruth requests a URL each second from the pod with an address in a cluster, until stop, and
+// fails the test if Network is True there when that has failed for long.
 func WatchTruth(ctx context.Context, t testing.TB, side *Side, from, url string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)

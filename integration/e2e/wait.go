@@ -15,9 +15,8 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// Until looks at something until it is so, at most for limit. look returns what
-// is missing, empty if nothing is; errors are taken for something that is
-// missing. The error says what was missing last.
+// Until polls look for at most limit. look returns what is missing, empty if nothing is; errors
+// count as something missing. The error says what was missing last.
 func (w *World) Until(ctx context.Context, limit time.Duration, what string, look func(context.Context) (missing string, err error)) error {
 	w.Wait(what)
 	return eventually.Is(ctx, limit, what, func(ctx context.Context) error {
@@ -68,7 +67,7 @@ func (s *Side) VirtualNodeReady(ctx context.Context, limit time.Duration) (*core
 	return node, err
 }
 
-// whyNoNode tells what the PeeringRequests say.
+// whyNoNode returns the messages of the PeeringRequests.
 func (s *Side) whyNoNode(ctx context.Context) string {
 	var list v1alpha1.PeeringRequestList
 	if err := s.Client.List(ctx, &list); err != nil {

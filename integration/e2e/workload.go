@@ -89,8 +89,8 @@ func place(spec *corev1.PodSpec, where Where, labels map[string]string) {
 	switch where {
 	case Anywhere:
 	case Everywhere:
-		// Nodes whose taints the pods do not tolerate are no places to spread
-		// over, so that they can come home when a virtual node is drained.
+		// Nodes whose taints the pods do not tolerate do not count for spreading, so that pods can
+		// come home when a virtual node is drained.
 		honor := corev1.NodeInclusionPolicyHonor
 		spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -117,7 +117,7 @@ func (s *Side) Create(ctx context.Context, objects ...ctrlclient.Object) error {
 	return nil
 }
 
-// Split tells pods on virtual nodes from those at home.
+// Split separates pods on virtual nodes from those at home.
 func Split(pods []corev1.Pod) (home, away []corev1.Pod) {
 	for _, p := range pods {
 		if strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
@@ -143,8 +143,8 @@ func (s *Side) Answers(ctx context.Context, namespace, pod string, n int, url st
 	return answers, nil
 }
 
-// ReachesAll fetches the name of whoever answers at a URL, from a pod, until every
-// one of the pods answered and no request failed.
+// ReachesAll fetches the name of the responding pod at a URL, from a pod, until each of the pods
+// responded and no request failed.
 func (s *Side) ReachesAll(ctx context.Context, limit time.Duration, namespace, from, url string, pods []corev1.Pod) error {
 	what := fmt.Sprintf("pod %s to reach %d pods by %s", from, len(pods), url)
 	seen := map[string]bool{}
@@ -167,14 +167,14 @@ func (s *Side) ReachesAll(ctx context.Context, limit time.Duration, namespace, f
 	})
 }
 
-// Twin finds the pod of this cluster that stands for a pod of the other.
+// Twin finds the pod of this cluster that runs a pod of the other.
 func (s *Side) Twin(ctx context.Context, origin *corev1.Pod) (*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := s.Client.List(ctx, &list, ctrlclient.MatchingLabels{v1alpha1.LabelOriginUID: string(origin.UID)}); err != nil {
 		return nil, fmt.Errorf("list pods of %s: %w", s.Name, err)
 	}
 	if len(list.Items) != 1 {
-		return nil, fmt.Errorf("%d pods of %s stand for %s, want one", len(list.Items), s.Name, origin.Name)
+		return nil, fmt.Errorf("%d pods of %s run %s, want one", len(list.Items), s.Name, origin.Name)
 	}
 	return &list.Items[0], nil
 }
@@ -182,7 +182,7 @@ func (s *Side) Twin(ctx context.Context, origin *corev1.Pod) (*corev1.Pod, error
 // Lives is who a pod is and how often it was started.
 type Lives map[string]string
 
-// LivesOf tells of pods by namespace and name: UID and restarts.
+// LivesOf maps pods by namespace and name to UID and restarts.
 func LivesOf(pods []corev1.Pod) Lives {
 	lives := Lives{}
 	for i := range pods {

@@ -51,8 +51,8 @@ type Config struct {
 	// CIDRs and Families are as lab.Options has them; default same, and ipv4.
 	CIDRs    lab.CIDRs
 	Families lab.Families
-	// CNI, Subnets, IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other
-	// addresses than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
+	// CNI, Subnets, IPAM, NoNodeCIDRs and Proxy are as in lab.Options. Where pods have other
+	// addresses than their nodes' spec.podCIDRs, the chart gets the prefix of all pods.
 	CNI         lab.CNI
 	Subnets     int
 	IPAM        lab.IPAM
@@ -60,7 +60,7 @@ type Config struct {
 	Proxy       lab.Proxy
 	// Values are further Helm values, as for --set.
 	Values []string
-	// Waiting is told what is waited for; nil is nobody.
+	// Waiting, if set, is called with what is waited for.
 	Waiting func(what string)
 }
 
@@ -219,9 +219,8 @@ func helmList(prefixes []netip.Prefix) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// InstallArgs are helm's arguments for installing the chart in a cluster. Both
-// clusters have the same prefixes, which the chart is told, as on a cluster whose
-// nodes do not say.
+// InstallArgs are helm's arguments for installing the chart in a cluster. Both clusters have the
+// same prefixes, which are given to the chart, as on a cluster whose nodes do not have them.
 func (w *World) InstallArgs(s *Side) []string {
 	args := []string{
 		"upgrade", "--install", Release, filepath.Join(w.Root, "charts/entente"),
@@ -266,8 +265,8 @@ func (w *World) Cut(ctx context.Context) error {
 	return err
 }
 
-// NAT puts a cluster behind address translation: it can dial out, and nobody can
-// dial in. Heal ends that.
+// NAT puts a cluster behind address translation: it can dial out, but not be dialled. Heal ends
+// that.
 func (w *World) NAT(ctx context.Context, s *Side) error {
 	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "nat", A: s.Plan.Name})
 	return err

@@ -29,7 +29,7 @@ func TestIs(t *testing.T) {
 			},
 			least: 5 * time.Second, most: 5*time.Second + last,
 		},
-		"what does not come is told when the time is up": {
+		"a condition that is not met is reported when the time is up": {
 			look: func(context.Context, time.Duration) error { return missing },
 			want: missing, words: "waited 10.0s for rain: it is not there", least: 10 * time.Second, most: 10 * time.Second,
 		},

@@ -36,7 +36,7 @@ const (
 	kubeletDies     = "a kubelet dies"
 	kubeletHangs    = "a kubelet hangs"
 	nodeOff         = "a node is switched off, and on again"
-	agentsAreDeaf   = "the agents do not hear of each other"
+	agentsAreDeaf   = "the agents are cut off from each other"
 	lineIsCut       = "the line is cut"
 	lineIsBad       = "the line is slow, and loses packets"
 )
@@ -149,7 +149,7 @@ func moments(seed uint64, n int) []moment {
 	return out
 }
 
-func TestASeedSaysWhatGoesWrong(t *testing.T) {
+func TestASeedDeterminesTheFaults(t *testing.T) {
 	t.Parallel()
 	first, again, other := moments(7, chaosFaults), moments(7, chaosFaults), moments(8, chaosFaults)
 	if fmt.Sprint(first) != fmt.Sprint(again) || fmt.Sprint(first) == fmt.Sprint(other) {
@@ -171,11 +171,11 @@ func TestASeedSaysWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// TestNothingOfChaosReachesAPod has pods run abroad, some of which have ended, while agents, API servers, kubelets, nodes,
+// TestChaosReachesNoPod has pods run abroad, some of which have ended, while agents, API servers, kubelets, nodes,
 // tunnels and lines fail on both sides, alone and together, as ENTENTE_SEED says. Whatever happens each pod abroad is the one
 // that it was, what ended is not run again, no container begins again but with its node, and in the end nothing is there
 // that should not be.
-func TestNothingOfChaosReachesAPod(t *testing.T) {
+func TestChaosReachesNoPod(t *testing.T) {
 	pods, faults := chaosPods, chaosFaults
 	switch {
 	case os.Getenv("ENTENTE_SOAK") != "":
@@ -258,7 +258,7 @@ func nothingOrphaned(ctx context.Context, t *testing.T, w *e2e.World, before *co
 	var orphans v1alpha1.OffloadedPodList
 	e2e.OK(t, w.Abroad.Client.List(ctx, &orphans))
 	if len(orphans.Items) > 0 {
-		t.Errorf("abroad holds %d pods of nobody", len(orphans.Items))
+		t.Errorf("abroad has %d orphaned pods", len(orphans.Items))
 	}
 }
 
@@ -287,7 +287,7 @@ func (c *company) mayRestart(m mishap) {
 	}
 }
 
-// crowd has pods run abroad, of which some end.
+// crowd runs pods abroad, some of which end.
 func crowd(ctx context.Context, t *testing.T, w *e2e.World, count int) *company {
 	t.Helper()
 	const ended = 5
@@ -390,7 +390,7 @@ func (c *company) ready(ctx context.Context, w *e2e.World) error {
 	return err
 }
 
-// happen has all of it go wrong at once, and mends what lasts.
+// happen makes all of it go wrong at once, and mends what lasts.
 func (m moment) happen(ctx context.Context, w *e2e.World) error {
 	errs := make([]error, len(m.mishaps))
 	var all sync.WaitGroup
@@ -470,7 +470,7 @@ func (m mishap) ofEntente(ctx context.Context, side *e2e.Side) error {
 	}
 	pid := running[0]
 	if part == e2e.PartAgent {
-		// The leader is who has more to lose.
+		// The leader has more to lose.
 		asked, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		if pod, err := side.AgentPod(asked); err == nil {

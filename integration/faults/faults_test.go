@@ -113,7 +113,7 @@ func deaf(ctx context.Context, t *testing.T, w *e2e.World) {
 	e2e.OK(t, err)
 	t.Cleanup(func() {
 		if _, err := w.OnInternet(context.WithoutCancel(ctx), "nft", "delete table inet deaf"); err != nil {
-			t.Errorf("let the agents hear of each other again: %v", err)
+			t.Errorf("reconnect the agents: %v", err)
 		}
 	})
 	_, err = w.Home.Condition(ctx, e2e.Restarted, v1alpha1.ConditionConnected, metav1.ConditionFalse)
@@ -241,7 +241,7 @@ func TestProviderIsAway(t *testing.T) {
 		t.Errorf("entente info ends with %d, want 3", failed.Code)
 	}
 	evicted()
-	// Long enough for whoever would take silence for an end.
+	// Long enough for a component that would take silence for an end.
 	time.Sleep(away)
 	same := func() { untouched(ctx, t, w, remote, home, abroad, out.Labels) }
 	same()
@@ -307,7 +307,7 @@ func evictedFrom(ctx context.Context, t *testing.T, w *e2e.World, node string) (
 	}
 }
 
-// runAway has two pods run on a virtual node that may run at home as well.
+// runAway runs two pods on a virtual node that may run at home as well.
 func runAway(ctx context.Context, t *testing.T, w *e2e.World, namespace, node string) (*appsv1.Deployment, []corev1.Pod) {
 	t.Helper()
 	out, _ := e2e.Web(namespace, "out", 2, e2e.Anywhere)
@@ -342,8 +342,8 @@ func untouched(ctx context.Context, t *testing.T, w *e2e.World, remote string, h
 	}
 }
 
-// TestConsumersAgentRestarts kills the consumer's agent while 20 of its pods run
-// abroad, and watches that nobody touches them.
+// TestConsumersAgentRestarts kills the consumer's agent while 20 of its pods run abroad, and checks
+// that they are left alone.
 func TestConsumersAgentRestarts(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)

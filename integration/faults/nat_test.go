@@ -93,7 +93,7 @@ func behindNAT(t *testing.T, which func(*e2e.World) *e2e.Side) {
 			case err != nil:
 				return err.Error(), nil //nolint:nilerr // it is asked again
 			case !strings.Contains(text, "GET /name"):
-				return "there is no request in it: " + text, nil
+				return "it has no request: " + text, nil
 			}
 			return "", nil
 		}))
@@ -198,11 +198,11 @@ func behindNAT(t *testing.T, which func(*e2e.World) *e2e.Side) {
 		t.Errorf("pods did not outlive it: %v", err)
 	}
 
-	t.Run("the side that can be dialled ends it, and the other hears of it", func(t *testing.T) {
+	t.Run("the side that can be dialled ends it, and the other is notified", func(t *testing.T) {
 		begin := time.Now()
 		_, err := open.Entente(ctx, "unpeer", hidden.Name, "--now", "--forget", "--yes")
 		e2e.OK(t, err)
-		e2e.OK(t, w.Until(ctx, e2e.Soon, hidden.Name+" to hear of the end", func(ctx context.Context) (string, error) {
+		e2e.OK(t, w.Until(ctx, e2e.Soon, hidden.Name+" to receive the end", func(ctx context.Context) (string, error) {
 			var contracts v1alpha1.ContractList
 			if err := hidden.Client.List(ctx, &contracts); err != nil {
 				return "", err

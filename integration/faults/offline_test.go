@@ -24,9 +24,9 @@ const (
 // parts is the processes of a fabric.
 func parts() []string { return []string{e2e.PartNode, e2e.PartWireGuard} }
 
-// TestTunnelsOutliveTheAPIServers has no API server of both clusters answer, kills both processes of
-// the fabric on each node meanwhile, and wants them back with the keys that they had: a connection
-// goes on, and new ones are made.
+// TestTunnelsOutliveTheAPIServers cuts off the API servers of both clusters, kills both processes
+// of the fabric on each node meanwhile, and expects them back with the keys that they had: a
+// connection continues, and new ones are possible.
 func TestTunnelsOutliveTheAPIServers(t *testing.T) {
 	only.Matrix(t, "twenty minutes; package fabric has nodes start that no API server answers")
 	ctx, w := theStage.On(t)
@@ -48,7 +48,7 @@ func TestTunnelsOutliveTheAPIServers(t *testing.T) {
 		e2e.OK(t, err)
 		root, err := s.NodeRoot(ctx)
 		e2e.OK(t, err)
-		// A node writes what it keeps some seconds after it was told, the last time included.
+		// A node saves its configuration some seconds after it received it, including the last one.
 		e2e.OK(t, w.Until(ctx, e2e.Soon, "node "+s.Node()+" to keep its plan and key", func(context.Context) (string, error) {
 			for name, mode := range map[string]os.FileMode{"": 0o700, "key": 0o600, "plan": 0o600} {
 				if info, err := os.Stat(filepath.Join(root, "var/lib/entente", name)); err != nil || info.Mode().Perm() != mode {
@@ -110,7 +110,7 @@ func TestTunnelsOutliveTheAPIServers(t *testing.T) {
 	e2e.OK(t, w.Home.ReachesAll(ctx, e2e.Restarted, shop, inns[0].Name, "http://"+outs[0].Status.PodIP+":8080/name", outs))
 }
 
-// silent keeps everybody from the API servers of both clusters, until answer is called or the test ends.
+// silent cuts off the API servers of both clusters, until answer is called or the test ends.
 func silent(ctx context.Context, t *testing.T, w *e2e.World) (answer func()) {
 	t.Helper()
 	const rules = "table inet silent { chain in { type filter hook input priority -300; tcp dport 6443 reject with tcp reset; }; }"

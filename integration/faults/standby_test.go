@@ -26,14 +26,14 @@ const handedOver = 15 * time.Second
 type handOver struct {
 	name string
 	side *e2e.Side
-	// stop ends the leader, and returns what is to be done afterwards.
+	// stop ends the leader, and returns what to do afterwards.
 	stop func(ctx context.Context, leader *corev1.Pod) (after func() error, err error)
 }
 
-// TestAnAgentThatStandsByTakesOver has two agents on either side, ends the one that leads in several ways, and
-// wants the other one to do its work soon, while nobody notices it by a virtual node or a pod.
-func TestAnAgentThatStandsByTakesOver(t *testing.T) {
-	only.Matrix(t, "two minutes, of which one is installing")
+// TestAStandbyAgentTakesOver runs two agents on either side, ends the leader in several ways, and
+// expects the other one to take over soon, without any effect on a virtual node or a pod.
+func TestAStandbyAgentTakesOver(t *testing.T) {
+	only.Matrix(t, "two minutes, one of them for installing")
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop, "--strategy", "Remote")
@@ -67,8 +67,8 @@ func TestAnAgentThatStandsByTakesOver(t *testing.T) {
 		{"the consumer's leader is stopped", w.Home, deleted(w.Home)},
 		{"the consumer's leader is killed", w.Home, killed(w.Home)},
 		{"the provider's leader is stopped", w.Abroad, deleted(w.Abroad)},
-		{"the provider's leader hangs, and goes on when another one leads", w.Abroad, frozen},
-		{"the consumer's leader hangs, and goes on when another one leads", w.Home, frozen},
+		{"the provider's leader hangs, and resumes when another one leads", w.Abroad, frozen},
+		{"the consumer's leader hangs, and resumes when another one leads", w.Home, frozen},
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
@@ -91,7 +91,8 @@ func TestAnAgentThatStandsByTakesOver(t *testing.T) {
 			}))
 			// What goes through the virtual node's kubelet endpoint, the session and the provider.
 			e2e.OK(t, w.Until(ctx, e2e.Restarted, "logs of a pod abroad", func(ctx context.Context) (string, error) {
-				// The API server may dial the address of the agent before, which nobody has any more.
+				// The API server may dial the address of the previous agent, which no pod has any
+				// more.
 				ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 				defer cancel()
 				_, err := w.Home.Kubectl(ctx, "logs", "-n", shop, pods[0].Name, "--tail=1")
@@ -110,7 +111,7 @@ func TestAnAgentThatStandsByTakesOver(t *testing.T) {
 				e2e.OK(t, after())
 			}
 			e2e.OK(t, w.Until(ctx, e2e.Restarted, "one agent to lead and one to stand by", twoReady(way.side)))
-			time.Sleep(3 * time.Second) // in which whoever should not act would
+			time.Sleep(3 * time.Second) // in which an agent that should not act would
 			if seen := notReady(); len(seen) > 0 {
 				t.Errorf("the virtual node was not Ready: %q", seen)
 			}
@@ -119,8 +120,8 @@ func TestAnAgentThatStandsByTakesOver(t *testing.T) {
 	}
 }
 
-// followLog follows the log of a pod abroad, by its name at home. What it returns wants that to go on, with
-// all that was written meanwhile, once.
+// followLog follows the log of a pod abroad, by its name at home. The function that it returns
+// expects the log to continue, with each line written meanwhile once.
 func followLog(ctx context.Context, t *testing.T, w *e2e.World, pod, twin *corev1.Pod) (goesOn func(*testing.T)) {
 	t.Helper()
 	var mu sync.Mutex
@@ -139,7 +140,7 @@ func followLog(ctx context.Context, t *testing.T, w *e2e.World, pod, twin *corev
 	var marks []string
 	write := func() {
 		marks = append(marks, fmt.Sprintf("/mark-%d-%d", time.Now().UnixNano(), len(marks)))
-		// The API server abroad knows nothing of agents.
+		// The API server abroad is independent of agents.
 		_, err := w.Abroad.InPod(ctx, twin.Namespace, twin.Name, "/tool", "curl", "http://127.0.0.1:8080"+marks[len(marks)-1])
 		e2e.OK(t, err)
 	}
@@ -163,13 +164,13 @@ func followLog(ctx context.Context, t *testing.T, w *e2e.World, pod, twin *corev
 	return func(t *testing.T) {
 		t.Helper()
 		write()
-		e2e.OK(t, w.Until(ctx, e2e.Soon, "the log to go on", has))
+		e2e.OK(t, w.Until(ctx, e2e.Soon, "the log to continue", has))
 		select {
 		case err := <-ended:
 			t.Errorf("it ended: %v", err)
 		default:
 		}
-		t.Logf("a log that is followed went on: %d lines, each once", len(marks))
+		t.Logf("a followed log continued: %d lines, each once", len(marks))
 	}
 }
 
@@ -208,7 +209,7 @@ func standBy(ctx context.Context, t *testing.T, w *e2e.World, values ...string) 
 	t.Logf("two agents on either side after %s", time.Since(began).Round(100*time.Millisecond))
 }
 
-// twoReady says what a cluster lacks of two agents that are ready, of which one leads.
+// twoReady returns what is missing until a cluster has two ready agents, one of them leading.
 func twoReady(s *e2e.Side) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		pods, err := s.AgentPods(ctx)

@@ -28,7 +28,7 @@ type broken struct {
 	begin func(ctx context.Context, w *e2e.World) error
 	// make brings the state about.
 	make func(ctx context.Context, w *e2e.World) error
-	// mend is what has to be done before the agent can end a peering; nil is nothing.
+	// mend, if set, is needed before the agent can end a peering.
 	mend func(ctx context.Context, w *e2e.World) error
 	// release is whether Helm still knows of an install.
 	release bool
@@ -47,7 +47,7 @@ func states() []broken {
 		{"the peer is alive", nil, nothing, nil, true},
 		{"the peer is gone", nil, func(ctx context.Context, w *e2e.World) error { return w.Cut(ctx) }, nil, true},
 		{"the peer was gone before it answered", halfPeered, nothing, nil, true},
-		{"the peer knows nothing of it", nil, peerForgot, nil, true},
+		{"the peer has forgotten it", nil, peerForgot, nil, true},
 		{"the namespace was deleted first", nil, namespaceDeleted, install, false},
 		{"the definitions were deleted first", nil, definitionsDeleted, install, true},
 		{"the virtual node was deleted", nil, nodeDeleted, nil, true},
@@ -77,7 +77,7 @@ func halfPeered(ctx context.Context, w *e2e.World) error {
 	return nil
 }
 
-// peerForgot has the peer forget home while home cannot be told.
+// peerForgot makes the peer forget home while home cannot be notified.
 func peerForgot(ctx context.Context, w *e2e.World) error {
 	if err := w.Cut(ctx); err != nil {
 		return err
@@ -142,8 +142,9 @@ func nodeDeleted(ctx context.Context, w *e2e.World) error {
 	return err
 }
 
-// TestAnEndLeavesNothing ends a peering, and then Entente itself, in states in which a cluster may be by the time that
-// somebody wants that, and wants it to take a minute at most, and what is there afterwards to be what was there before.
+// TestAnEndLeavesNothing ends a peering, and then Entente itself, in the states in which a cluster
+// may be at that time, and expects that to take a minute at most and to leave the cluster as it was
+// before.
 func TestAnEndLeavesNothing(t *testing.T) {
 	only.Matrix(t, "it takes twenty minutes")
 	ctx, w := theStage.On(t)
@@ -201,7 +202,7 @@ func unpeers(ctx context.Context, t *testing.T, w *e2e.World, state broken) {
 	e2e.OK(t, state.make(ctx, w))
 	began := time.Now()
 	if state.mend != nil {
-		// What people ask for is asked while nobody is there to do it.
+		// People delete things while no agent is there to act.
 		e2e.OK(t, deleteAsks(ctx, w.Home))
 		e2e.OK(t, state.mend(ctx, w))
 		t.Logf("an agent was there again after %s", time.Since(began).Round(100*time.Millisecond))
@@ -211,12 +212,12 @@ func unpeers(ctx context.Context, t *testing.T, w *e2e.World, state broken) {
 	}
 	e2e.OK(t, w.Home.Unpeered(ctx, e2e.Scheduled))
 	took := time.Since(began)
-	t.Logf("home holds nothing of the peering after %s", took.Round(100*time.Millisecond))
+	t.Logf("home has no objects of the peering after %s", took.Round(100*time.Millisecond))
 	if took > ends {
 		t.Errorf("it took %s, want %s at most", took, ends)
 	}
 	e2e.OK(t, w.Heal(ctx))
-	// The other side ends it by itself, or is told.
+	// The other side ends it by itself, or is notified.
 	e2e.OK(t, w.Unpeer(ctx))
 	e2e.OK(t, w.DeleteNamespace(ctx, shop))
 	e2e.OK(t, w.NothingLeft(ctx, before, e2e.SystemNamespace))
@@ -241,7 +242,7 @@ func uninstalls(ctx context.Context, t *testing.T, w *e2e.World, state broken) {
 	state.begins(ctx, t, w)
 	e2e.OK(t, state.make(ctx, w))
 	if !state.release {
-		// Helm forgot with the namespace what it had installed: it is told again.
+		// Helm lost its record of the install with the namespace: install again.
 		e2e.OK(t, w.Install(ctx, w.Home))
 	}
 	began := time.Now()

@@ -23,7 +23,7 @@ type Image struct {
 	Names               []string
 	Layers              []*Layer
 	Entrypoint, Command []string
-	// User is as in a Dockerfile; empty is root.
+	// User is as in a Dockerfile; empty means root.
 	User string
 	// Env is added to PATH.
 	Env []string

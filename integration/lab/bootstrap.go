@@ -99,7 +99,7 @@ func addons(ctx context.Context, a *apiClient, p Plan, c ClusterPlan) error {
 	}
 }
 
-// readyNodes tells of each node whether it is Ready.
+// readyNodes returns whether each node is Ready.
 func readyNodes(ctx context.Context, a *apiClient) (map[string]bool, error) {
 	var list struct {
 		Items []struct {

@@ -35,7 +35,7 @@ type component struct {
 	files []moduleFiles
 	// own are files in the module's own folder that are copied as well.
 	own []string
-	// patches are what of these modules is built otherwise than it is served.
+	// patches are the changes to these modules before they are built.
 	patches []patch
 	// links are further names of files: name to file.
 	links map[string]string
@@ -76,7 +76,7 @@ func kubeReleases() []kubeRelease {
 	return []kubeRelease{{"1.37", "v1.37.1", "kube"}, {"1.34", "v1.34.4", "kube134"}, {"1.32", "v1.32.9", "kube132"}}
 }
 
-// kubeOf returns the release with a minor version; empty is the newest.
+// kubeOf returns the release with a minor version; empty means the newest.
 func kubeOf(minor string) (kubeRelease, error) {
 	var all []string
 	for _, r := range kubeReleases() {
@@ -115,7 +115,7 @@ func nodeComponent() component {
 	}}
 }
 
-// ptpComponent is a plugin of node's module, of which only pools have need.
+// ptpComponent is a plugin of node's module, which only pools need.
 func ptpComponent() component {
 	return component{name: "ptp", module: "node", builds: []build{
 		{packages: []string{"github.com/containernetworking/plugins/plugins/main/ptp"}, tags: staticTags, ldflags: smallLink},
@@ -156,7 +156,7 @@ func metricsServerComponent() component {
 	}}
 }
 
-// traefikComponent has the definitions of the Gateway API beside it.
+// traefikComponent comes with the definitions of the Gateway API.
 func traefikComponent() component {
 	var crds []string
 	for _, kind := range gatewayKinds() {
@@ -180,7 +180,7 @@ func gatewayKinds() (files []string) {
 	return files
 }
 
-// kueueComponent has Kueue's chart beside it, in the folder kueue.
+// kueueComponent comes with Kueue's chart, in the folder kueue.
 func kueueComponent() component {
 	return component{
 		name: "kueue", module: "kueue",
@@ -276,8 +276,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(d, "entente-lab"), nil
 }
 
-// Build makes the components that o needs, or takes them from the cache, and
-// tells progress what it does and how long that took the last time.
+// Build makes the components that o needs, or takes them from the cache, and reports to progress
+// what it does and how long that took the last time.
 func Build(ctx context.Context, o Options, progress func(string)) (Binaries, error) {
 	return buildComponents(ctx, needed(o), progress)
 }
@@ -462,8 +462,7 @@ func copyOut(from, to string) error {
 // reportEvery is how often a build that takes long says how far it is.
 const reportEvery = 20 * time.Second
 
-// report tells progress how far a build is, until the function that it returns
-// is called.
+// report reports the progress of a build, until the function that it returns is called.
 func (c component) report(progress func(string), compiled *lineCounter) (stop func()) {
 	begin, done := time.Now(), make(chan struct{})
 	var wg sync.WaitGroup
@@ -625,7 +624,7 @@ func tail(s string, n int) string {
 	return strings.Join(slices.Clip(lines[max(0, len(lines)-n):]), "\n")
 }
 
-// kwokStages are the files that tell kwok what its nodes and pods do.
+// kwokStages are the files that define for kwok what its nodes and pods do.
 func kwokStages() []string {
 	c := kwokComponent()
 	names := slices.Clone(c.own)

@@ -24,7 +24,7 @@ func writeModule(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-func TestCacheKeyChangesWithWhatGoesIntoABinary(t *testing.T) {
+func TestCacheKeyChangesWithTheInputsOfABinary(t *testing.T) {
 	base := map[string]string{"m/go.mod": "module m\n", "m/go.sum": "a", "m/main.go": "package main\n"}
 	c := component{name: "m", module: "m", builds: []build{{packages: []string{"."}, tags: "x", ldflags: "-s", output: "m"}}}
 	key := func(t *testing.T, c component, files map[string]string, facts ...string) string {
@@ -95,7 +95,7 @@ func TestComponentIsBuiltOnceAndThenTakenFromTheCache(t *testing.T) {
 	}
 	for _, name := range []string{"m", "other"} {
 		if fi, err := os.Stat(filepath.Join(dir, name)); err != nil || fi.Mode()&0o111 == 0 {
-			t.Errorf("%s is no program: %v", name, err)
+			t.Errorf("%s is not a program: %v", name, err)
 		}
 	}
 	if times := readTimes(filepath.Join(cache, "times.json")); times["m"] <= 0 {
@@ -125,9 +125,9 @@ func TestFailedBuildLeavesNothingInTheCache(t *testing.T) {
 	}
 }
 
-func TestLockOnARemovedFileIsNoLock(t *testing.T) {
+func TestLockOnARemovedFileDoesNotCount(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lockFile(t.Context(), name, func() { t.Error("waits for nobody") })
+	unlock, err := lockFile(t.Context(), name, func() { t.Error("waits without another holder") })
 	if err != nil {
 		t.Fatal(err)
 	}

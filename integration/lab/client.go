@@ -27,10 +27,9 @@ type Lab struct {
 	http *http.Client
 }
 
-// Up makes the lab that o describes, and returns when all of it is ready. If it
-// runs already, Up only waits; if another lab of that name runs, that is an
-// error; what is left of one that died is removed first. progress is told what
-// happens, line by line; it may be nil.
+// Up makes the lab that o describes, and returns when all of it is ready. If it runs already, Up
+// only waits; if another lab of that name runs, that is an error; leftovers of one that died are
+// removed first. progress is called with a line for each step; it may be nil.
 func Up(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -63,8 +62,8 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 	return l, l.wait(ctx, progress)
 }
 
-// resume returns the lab if it runs already, with all its nodes switched on; nil
-// if it does not, after removing what there may be of it.
+// resume returns the lab if it runs already, with all its nodes switched on; otherwise nil, after
+// removing its leftovers.
 func resume(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 	l, err := Open(ctx, o.Name)
 	if err == nil && l.plan.Options != o {
@@ -131,9 +130,8 @@ func allowed(o Options) error {
 	return nil
 }
 
-// labBinary is the lab command's binary, of which the daemon and the nodes'
-// first processes are instances: this process's own if it is that command, else
-// one that is built and cached.
+// labBinary is the binary of the lab command, which the daemon and the nodes' first processes run:
+// this process's own if it is that command, else one that is built and cached.
 func labBinary(ctx context.Context) (string, error) {
 	if filepath.Base(os.Args[0]) == "lab" {
 		return os.Executable()
@@ -181,7 +179,7 @@ func Open(ctx context.Context, name string) (*Lab, error) {
 	return &Lab{name: name, dir: dir, plan: spec.Plan, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
 }
 
-// ReadStatus says how the lab called name is, also if there is none.
+// ReadStatus returns the status of the lab called name, even if it does not exist.
 func ReadStatus(ctx context.Context, name string) (Status, error) {
 	if name == "" {
 		name = DefaultName
@@ -366,7 +364,7 @@ func (l *Lab) Capture(ctx context.Context, a, b, file string, log io.Writer) err
 	case ca.Name == cb.Name:
 		return errors.New("capture: want two clusters")
 	case len(ca.More) > 0:
-		return fmt.Errorf("capture: the nodes of %s are on several networks, of which one can be recorded: use Record or tcpdump", ca.Name)
+		return fmt.Errorf("capture: the nodes of %s are on several networks, and only one can be recorded: use Record or tcpdump", ca.Name)
 	}
 	return l.Record(ctx, ca.LANName, l.plan.captureFilter(ca, cb), file, log)
 }

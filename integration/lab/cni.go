@@ -86,7 +86,7 @@ func within(prefixes []netip.Prefix, p netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(prefixes), func(q netip.Prefix) bool { return !p.Overlaps(q) })
 }
 
-// unspecified is the address in the family of a that stands for all.
+// unspecified is the unspecified address in the family of a.
 func unspecified(a netip.Addr) netip.Addr {
 	if a.Is6() {
 		return netip.IPv6Unspecified()
@@ -94,9 +94,8 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// masquerade is the rule set that gives pods the node's address when they speak
-// to anything that is not a pod of their cluster, as network plugins do: also
-// through interfaces that somebody adds later.
+// masquerade is the rule set that gives pods the node's address when they talk to anything that is
+// not a pod of their cluster, as network plugins do: also through interfaces that are added later.
 func (s nodeSpec) masquerade() string {
 	var b strings.Builder
 	for _, p := range s.Cluster.PodCIDRs() {

@@ -53,7 +53,7 @@ func blockNumber(a netip.Addr) int {
 	return int(binary.BigEndian.Uint16(b[len(b)-2:])) / blockSize
 }
 
-func TestPoolBlocksAreInterleavedAndNoPodCIDR(t *testing.T) {
+func TestPoolBlocksAreInterleavedAndOutsideThePodCIDR(t *testing.T) {
 	for _, families := range []Families{IPv4Only, IPv6Only, DualStack} {
 		for _, nodes := range []int{1, 2, 3, maxNodes} {
 			for _, ipam := range []IPAM{PoolIPAM, SharedPoolIPAM} {
@@ -115,8 +115,7 @@ func checkBlocks(t *testing.T, c ClusterPlan, pods netip.Prefix, shared bool) {
 	}
 }
 
-// mostOfRange bounds how many addresses of a range are listed: a /64 has more than anybody
-// can.
+// mostOfRange limits how many addresses of a range are listed, as a /64 has too many.
 const mostOfRange = 300
 
 // ranges are the addresses that a node's host-local gives to pods, family by family and
@@ -163,7 +162,7 @@ func ranges(t *testing.T, s nodeSpec) [][][]netip.Addr {
 	return all
 }
 
-func TestNodesNeverGiveThePodsOfTwoTheSameAddress(t *testing.T) {
+func TestNodesNeverAssignAnAddressTwice(t *testing.T) {
 	const many = mostOfRange
 	for _, tt := range []struct {
 		o     Options
@@ -264,7 +263,7 @@ func TestRoutesOfNodesLeadToThePodsOfOthers(t *testing.T) {
 	}
 }
 
-func TestNodeCIDRsAreSetUnlessNoneAreWanted(t *testing.T) {
+func TestNodeCIDRsAreSetUnlessTurnedOff(t *testing.T) {
 	for _, none := range []bool{false, true} {
 		s := nodeSpecs(t, Options{NoNodeCIDRs: none})[0]
 		if got := argument(s, "kube-controller-manager", "--allocate-node-cidrs"); (got == "true") == none {
@@ -277,7 +276,7 @@ func TestNodeCIDRsAreSetUnlessNoneAreWanted(t *testing.T) {
 	}
 }
 
-func TestComponentsAreToldOfBothFamilies(t *testing.T) {
+func TestComponentsAreConfiguredForBothFamilies(t *testing.T) {
 	for families, want := range map[Families][]string{
 		IPv4Only:  {"172.30.1.11", "10.96.0.0/16", "10.200.0.0/16", "24", "", "0.0.0.0"},
 		IPv6Only:  {"fd6c:6162:1:1::1:b", "fd6c:6162:96::/112", "fd6c:6162:200::/56", "64", "", "::"},
@@ -304,7 +303,7 @@ func TestComponentsAreToldOfBothFamilies(t *testing.T) {
 	}
 }
 
-func TestProxyModeIsAsWanted(t *testing.T) {
+func TestProxyModeIsConfigured(t *testing.T) {
 	for o, want := range map[Options]string{{}: "nftables", {Proxy: NFTablesProxy}: "nftables", {Proxy: IPTablesProxy}: "iptables"} {
 		s := nodeSpecs(t, o)[0]
 		config := s.proxyConfig()
@@ -338,7 +337,7 @@ func TestFlannelConfiguresANodeOnlyWhereItRuns(t *testing.T) {
 	}
 }
 
-func TestFlannelCNIConfigurationIsMadeOfWhatFlannelWrites(t *testing.T) {
+func TestFlannelCNIConfigurationFollowsFlannelsFile(t *testing.T) {
 	const env = "FLANNEL_NETWORK=10.200.0.0/16\nFLANNEL_SUBNET=10.200.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
 	got, err := flannelCNI(env)
 	if err != nil {
@@ -357,7 +356,7 @@ func TestFlannelCNIConfigurationIsMadeOfWhatFlannelWrites(t *testing.T) {
 	}
 }
 
-func TestComponentsAreBuiltOnlyForWhatRunsThem(t *testing.T) {
+func TestComponentsAreBuiltOnlyWhereTheyRun(t *testing.T) {
 	base := []string{"kube", "node", "coredns", "image"}
 	for _, tt := range []struct {
 		o    Options

@@ -35,7 +35,7 @@ func readCertificate(t *testing.T, file string) *x509.Certificate {
 	return c
 }
 
-func TestCertificatesServeWhereTheyAreAskedFor(t *testing.T) {
+func TestCertificatesAreValidForTheirNames(t *testing.T) {
 	p, err := NewPlan(Options{Clusters: 1, Nodes: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestLightControlPlaneListensOnLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestAPIServerChecksKubeletsOnlyIfWanted(t *testing.T) {
+func TestAPIServerChecksKubeletsOnlyOnRequest(t *testing.T) {
 	p, err := NewPlan(Options{Clusters: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestAPIServerChecksKubeletsOnlyIfWanted(t *testing.T) {
 	}
 }
 
-func TestImageArchiveHoldsTheBinary(t *testing.T) {
+func TestImageArchiveContainsTheBinary(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "b")
 	if err := os.WriteFile(binary, []byte("program"), 0o755); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func untar(t *testing.T, b []byte) map[string][]byte {
 	}
 }
 
-func TestProgressIsToldToWhoComesLater(t *testing.T) {
+func TestProgressIsReplayedToLateReaders(t *testing.T) {
 	p := newProgress()
 	p.say("one")
 	events, wake := p.since(0)

@@ -30,8 +30,8 @@ type controlPlane struct {
 	// advertise is the address that the Service kubernetes leads to.
 	advertise netip.Addr
 	ports     ports
-	// kwok is the path of kwok and stages the files that tell it what fake
-	// nodes and pods do; none if empty.
+	// kwok is the path of kwok and stages the files that define what fake nodes and pods do;
+	// without kwok both are empty.
 	kwok   string
 	stages []string
 	// checkKubelets has the API server check the certificates of kubelets.

@@ -221,7 +221,7 @@ func (n *node) importImage(ctx context.Context, archive string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	// The path stands for the inside of the node: only the pipe crosses.
+	// The path is one inside the node: only the pipe crosses.
 	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--target=%d", n.pid), "--mount", "--net", "--pid", "--root", "--wd=/", "--",
 		nodeBin+"/node/ctr", "--address", containerd, "--namespace", "k8s.io", "images", "import", "-")
 	cmd.Stdin = f
@@ -308,8 +308,8 @@ func (d *daemon) delayed(f Faults) map[uint16]time.Duration {
 	return q
 }
 
-// raiseLimits raises what the kernel allows all namespaces together, and notes
-// what it was for whoever takes the last lab down.
+// raiseLimits raises what the kernel allows all namespaces together, and records the previous value
+// for the process that takes the last lab down.
 func (d *daemon) raiseLimits(ctx context.Context) error {
 	unlock, err := lockFile(ctx, filepath.Join(baseDir(), lockName), func() {})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // downMost bounds how long Down waits for the kernel to let go.
 const downMost = 2 * time.Minute
 
-// Down removes the lab called name, whatever there is of it: a lab that runs,
-// one that is half made, or what a crash left. It is no error if there is none.
+// Down removes the lab called name, in any state: a lab that runs, one that is half made, or the
+// leftovers of a crash. If it does not exist, that is not an error.
 func Down(ctx context.Context, name string) error {
 	if name == "" {
 		name = DefaultName
@@ -84,13 +84,13 @@ func lastOneOut(ctx context.Context) error {
 	if err := os.Remove(filepath.Join(base, lockName)); err != nil {
 		return err
 	}
-	if err := os.Remove(base); err != nil && !errors.Is(err, unix.ENOTEMPTY) { // somebody makes a lab just now
+	if err := os.Remove(base); err != nil && !errors.Is(err, unix.ENOTEMPTY) { // another process makes a lab just now
 		return err
 	}
 	return nil
 }
 
-// leftovers says what there is of a lab whose daemon does not answer.
+// leftovers returns what exists of a lab whose daemon does not respond.
 func leftovers(name string) ([]string, error) {
 	var found []string
 	pids, err := markedProcesses(name)

@@ -43,7 +43,7 @@ func numbered(p netip.Prefix, i byte) netip.Addr {
 	return a
 }
 
-// given are those of two values, of which one may be unset, that are set.
+// given returns those values that are set.
 func given[T interface{ IsValid() bool }](values ...T) []T {
 	var out []T
 	for _, v := range values {

@@ -39,8 +39,7 @@ type PairFault struct {
 // Faults are all faults of a lab's internet.
 type Faults struct {
 	Pairs []PairFault `json:"pairs,omitempty"`
-	// NAT lists the clusters behind address translation: they can dial out,
-	// nobody can dial in.
+	// NAT lists the clusters behind address translation: they can dial out, but not be dialled.
 	NAT []string `json:"nat,omitempty"`
 }
 
@@ -161,8 +160,8 @@ func (f PairFault) String() string {
 	return f.A + " - " + f.B + ": " + strings.Join(what, ", ")
 }
 
-// routerRules renders the nftables rule set of the router: what is cut, what is
-// lost, and who is behind NAT. It replaces what was there in one step.
+// routerRules renders the nftables rule set of the router: what is cut, what is lost, and which
+// clusters are behind NAT. It replaces the previous rules in one step.
 func routerRules(p Plan, f Faults) string {
 	var b strings.Builder
 	b.WriteString("table inet lab\ndelete table inet lab\ntable inet lab {\n")

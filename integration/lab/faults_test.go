@@ -17,7 +17,7 @@ func threeClusters(t *testing.T) Plan {
 	return p
 }
 
-func TestFaultRequestsChangeWhatTheyName(t *testing.T) {
+func TestFaultRequestsChangeTheirTarget(t *testing.T) {
 	p := threeClusters(t)
 	ab, bc := Pair{"lab-1", "lab-2"}, Pair{"lab-2", "lab-3"}
 	for _, tt := range []struct {
@@ -33,7 +33,7 @@ func TestFaultRequestsChangeWhatTheyName(t *testing.T) {
 			Faults{Pairs: []PairFault{{Pair: ab, Cut: true}}},
 		},
 		{
-			"numbers stand for names",
+			"numbers select clusters",
 			Faults{},
 			FaultRequest{Kind: "cut", A: "2", B: "3"},
 			Faults{Pairs: []PairFault{{Pair: bc, Cut: true}}},
@@ -51,7 +51,7 @@ func TestFaultRequestsChangeWhatTheyName(t *testing.T) {
 			Faults{Pairs: []PairFault{{Pair: ab, LossPercent: 5, Delay: time.Second}}},
 		},
 		{
-			"no loss is no fault",
+			"a loss of zero is not a fault",
 			Faults{Pairs: []PairFault{{Pair: ab, LossPercent: 5}}},
 			FaultRequest{Kind: "loss", A: "1", B: "2"},
 			Faults{Pairs: []PairFault{}},
@@ -89,7 +89,7 @@ func TestFaultRequestsChangeWhatTheyName(t *testing.T) {
 	}
 }
 
-func TestFaultRequestsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidFaultRequestsAreRefused(t *testing.T) {
 	p := threeClusters(t)
 	before := Faults{NAT: []string{"lab-1"}}
 	for name, r := range map[string]FaultRequest{

@@ -35,9 +35,10 @@ func listenIn(ctx context.Context, namespace int, address netip.Addr, port uint1
 	return a.l, a.err
 }
 
-// listenThere is listenIn on the thread of the caller, who has locked it. home says that the thread
-// is where it was. It has to go back: a goroutine ends with its thread, but for the first thread of
-// a process, which stays, and by which others find the process' network namespace.
+// listenThere is listenIn on the thread of the caller, who has locked it. home means that the
+// thread is back in its namespace. It has to go back: a goroutine ends with its thread, except for
+// the first thread of a process, which stays, and by which others find the process' network
+// namespace.
 func listenThere(ctx context.Context, namespace int, address netip.Addr, port uint16) (l net.Listener, home bool, err error) {
 	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -406,7 +406,7 @@ func cutHeals(l *testLab, a, b string) {
 func lossLoses(l *testLab, a, b string) {
 	l.mustFault(FaultRequest{Kind: "loss", A: a, B: b, LossPercent: 20})
 	defer l.mustFault(FaultRequest{Kind: "heal"})
-	// 0.8² of 300 come back: 192. Outside of these it is no chance any more.
+	// 0.8² of 300 come back: 192. Outside of these bounds it is not chance any more.
 	if got, _ := l.ping(a, b, 300); got < 130 || got > 250 {
 		l.t.Errorf("%d of 300 answers", got)
 	}
@@ -563,7 +563,7 @@ func TestLabOfSeveralNodes(t *testing.T) {
 }
 
 // Whatever is killed at whatever moment: down removes the rest.
-func TestDownRemovesWhatACrashLeaves(t *testing.T) {
+func TestDownRemovesLeftoversOfACrash(t *testing.T) {
 	needLab(t)
 	const name = "labcrash"
 	o := Options{Name: name, Clusters: 2}
@@ -635,7 +635,7 @@ func TestDownRemovesWhatACrashLeaves(t *testing.T) {
 	}
 }
 
-func TestDownOfNoLabIsNoError(t *testing.T) {
+func TestDownWithoutALabSucceeds(t *testing.T) {
 	if err := Down(t.Context(), "nosuchlab"); err != nil {
 		t.Error(err)
 	}
@@ -746,7 +746,7 @@ func fakePodComesAgain(ctx context.Context, pods typedcorev1.PodInterface, name,
 			return err != nil || got.UID != made.UID || got.Status.Phase == corev1.PodRunning
 		})
 		if got, getErr := pods.Get(ctx, name, metav1.GetOptions{}); err != nil || getErr != nil || got.UID != made.UID {
-			return fmt.Errorf("pod %s, which nobody deleted, is gone: %w", name, errors.Join(err, getErr))
+			return fmt.Errorf("pod %s, which was not deleted, is gone: %w", name, errors.Join(err, getErr))
 		}
 		if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			return err
@@ -762,8 +762,8 @@ func fakePodComesAgain(ctx context.Context, pods typedcorev1.PodInterface, name,
 	return nil
 }
 
-// On a shared LAN what one node multicasts all hear, hosts too; a node can be given
-// another address, and be carried to where nobody hears it.
+// On a shared LAN all nodes and hosts receive a node's multicast; a node can be given another
+// address, and be moved to a LAN where none of them receives it.
 func TestLabOfClustersThatShareALAN(t *testing.T) {
 	only.Matrix(t, "the tests of package lan run on such a lab")
 	needLab(t)

@@ -60,7 +60,7 @@ const (
 	lightPortLast  = 31999
 )
 
-// freePorts finds loopback ports that nobody listens on.
+// freePorts finds unused loopback ports.
 func freePorts(ctx context.Context) (ports, error) {
 	var p ports
 	for _, to := range []*int{&p.API, &p.Etcd, &p.EtcdPeer, &p.ControllerManager, &p.Scheduler, &p.Kwok} {

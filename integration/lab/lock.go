@@ -18,9 +18,8 @@ import (
 // lockName is the lock of what all labs of a machine share.
 const lockName = ".lock"
 
-// lockFile waits for an exclusive lock on a file, which it makes. The lock ends
-// with the process, too. Whoever holds it may remove the file. If somebody holds it, waits is called
-// once.
+// lockFile waits for an exclusive lock on a file, which it makes. The lock ends with the process, too. The
+// holder may remove the file. If another process holds it, waits is called once.
 func lockFile(ctx context.Context, name string, waits func()) (unlock func(), err error) {
 	waits = sync.OnceFunc(waits)
 	var held *os.File
@@ -38,7 +37,7 @@ func lockFile(ctx context.Context, name string, waits func()) (unlock func(), er
 	return func() { _ = held.Close() }, nil
 }
 
-// tryLock returns nil if somebody else has the lock.
+// tryLock returns nil if another process has the lock.
 func tryLock(name string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
@@ -63,7 +62,7 @@ func tryLock(name string) (*os.File, error) {
 	there, errThere := os.Stat(name)
 	if err != nil || errThere != nil || !os.SameFile(is, there) {
 		_ = f.Close()
-		return nil, nil //nolint:nilnil,nilerr // whoever removed it gives way to the next try
+		return nil, nil //nolint:nilnil,nilerr // the process that removed it gives way to the next try
 	}
 	return f, nil
 }

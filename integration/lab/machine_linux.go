@@ -220,7 +220,7 @@ func markedProcesses(name string) ([]int, error) {
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
-			continue // gone, or somebody else's
+			continue // gone, or another user's
 		}
 		if slices.Contains(strings.Split(string(env), "\x00"), labMark(name)) {
 			pids = append(pids, pid)
@@ -268,8 +268,8 @@ func killMarked(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("processes %v do not end: %w", pids, err)
 	}
-	// Dead, they keep their namespaces until whoever is their parent now has
-	// taken note. That is the machine's first process, which we cannot hurry.
+	// Dead, they keep their namespaces until their present parent reaps them. That is the machine's
+	// first process, which we cannot hurry.
 	reapCtx, cancel := context.WithTimeout(ctx, reapMost)
 	defer cancel()
 	_ = eventually.Poll(reapCtx, 20*time.Millisecond, func() bool {

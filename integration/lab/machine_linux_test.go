@@ -64,7 +64,7 @@ func TestAncestorsReachTheFirstProcess(t *testing.T) {
 }
 
 // Others enter the daemon's network namespace by its process, which is where its first thread is.
-func TestListeningElsewhereLeavesTheProcessWhereItIs(t *testing.T) {
+func TestListeningInANamespaceKeepsTheProcessInItsOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
@@ -141,7 +141,7 @@ func TestForwarderPassesHalfClosedConnections(t *testing.T) {
 	<-done
 }
 
-func TestForwarderClosesWhenNobodyAnswers(t *testing.T) {
+func TestForwarderClosesWithoutABackend(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -269,8 +269,8 @@ func (n *networkTest) podsAreHiddenBehindTheirNode() {
 	}
 }
 
-// faultsAreBetweenClusters checks that the router does to packets between two clusters
-// what it is told, on each of their subnets, and nothing to those within one.
+// faultsAreBetweenClusters checks that the router applies faults to packets between two clusters,
+// on each of their subnets, and not to those within one.
 func (n *networkTest) faultsAreBetweenClusters() {
 	n.t.Helper()
 	a, b := n.plan.Clusters[0], n.plan.Clusters[1]
@@ -323,7 +323,7 @@ func (n *networkTest) faultsAreBetweenClusters() {
 	}
 }
 
-// routeTo is the way of a node's packets to an address, or an error if there is none.
+// routeTo is the route of a node's packets to an address, or an error without one.
 func (n *networkTest) routeTo(node string, to netip.Addr) (string, error) {
 	n.t.Helper()
 	cmd, err := n.Exec(n.t.Context(), node, false, "ip", "route", "get", to.String())

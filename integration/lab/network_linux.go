@@ -107,7 +107,7 @@ func (n internet) create(ctx context.Context, p Plan) error {
 		"net/bridge/bridge-nf-call-iptables":  "0",
 		"net/bridge/bridge-nf-call-ip6tables": "0",
 		"net/bridge/bridge-nf-call-arptables": "0",
-		// The router must not tell nodes of ways around it.
+		// The router must not announce paths around it to nodes.
 		"net/ipv4/conf/all/send_redirects": "0",
 	}
 	if p.Options.Families.has6() {
@@ -154,8 +154,8 @@ func (n internet) create(ctx context.Context, p Plan) error {
 	return n.apply(ctx, p, Faults{})
 }
 
-// routePods tells the router the ways to a cluster's pods, for what comes from its nodes
-// alone: other clusters may have the same prefixes.
+// routePods adds routes to a cluster's pods to the router, only for packets from its nodes: other
+// clusters may have the same prefixes.
 func (n internet) routePods(c ClusterPlan) error {
 	const tables = 1000 // more than any that has a name
 	var links []int
@@ -279,7 +279,7 @@ func linkAddress(name string, p netip.Prefix) error {
 	}
 	l, err := netlink.LinkByName(name)
 	if err == nil {
-		// The plan sees to it that nobody else has it: no need to wait for an objection.
+		// The plan makes the address unique: no need to wait for duplicate address detection.
 		err = netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(p), Flags: flags})
 	}
 	if err != nil {

@@ -187,7 +187,7 @@ func (s nodeSpec) proxyConfig() map[string]any {
 	}
 }
 
-// pkiFiles lists the keys and certificates that the node needs; nil for all.
+// pkiFiles lists the keys and certificates that the node needs; nil means all.
 func (s nodeSpec) pkiFiles() []string {
 	if s.Node.Control {
 		return nil

@@ -42,8 +42,8 @@ var hostPrograms = map[string]string{ //nolint:gochecknoglobals // a constant ta
 // systemPath is where programs for root are, also if PATH does not say so.
 var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} //nolint:gochecknoglobals // a constant list
 
-// WhyPackages says, before anything is installed, which Debian packages a lab installs
-// on this machine and what for; empty is that it needs none.
+// WhyPackages says, before anything is installed, which Debian packages a lab installs on this
+// machine and what for; empty means none.
 func WhyPackages() string {
 	missing := MissingPackages()
 	if len(missing) == 0 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestWhyPackagesNamesEachThatIsMissing(t *testing.T) {
+func TestWhyPackagesNamesEachMissingOne(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	before := systemPath
 	systemPath = nil
@@ -18,7 +18,7 @@ func TestWhyPackagesNamesEachThatIsMissing(t *testing.T) {
 	}
 }
 
-func TestHostProgramsThatNobodyKnowsAreRefused(t *testing.T) {
+func TestUnknownHostProgramsAreRefused(t *testing.T) {
 	err := InstallHostPrograms(t.Context(), func(string) {}, "nosuchprogram")
 	if err == nil || !strings.Contains(err.Error(), "nosuchprogram") {
 		t.Errorf("error is %v", err)

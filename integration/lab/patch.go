@@ -15,8 +15,8 @@ type patch struct {
 	files  string // the folder under the lab's folder with what takes its place
 }
 
-// patched copies the modules that are patched into dir, beside a go.mod that leads to the copies, and
-// returns the path of that; empty where there are no patches.
+// patched copies the patched modules into dir, with a go.mod that refers to the copies, and returns
+// the path of that go.mod; empty without patches.
 func (c component) patched(ctx context.Context, source, dir string) (modfile string, err error) {
 	if len(c.patches) == 0 {
 		return "", nil

@@ -27,8 +27,7 @@ const DefaultName = "lab"
 type CIDRs string
 
 const (
-	// SameCIDRs gives each cluster the same prefixes: the normal case between
-	// clusters that know nothing of each other.
+	// SameCIDRs gives each cluster the same prefixes: the normal case between unrelated clusters.
 	SameCIDRs CIDRs = "same"
 	// DistinctCIDRs gives each cluster prefixes of its own.
 	DistinctCIDRs CIDRs = "distinct"
@@ -62,9 +61,8 @@ type IPAM string
 const (
 	// NodeIPAM gives pods addresses of their node's podCIDR.
 	NodeIPAM IPAM = "node"
-	// PoolIPAM gives them addresses of blocks of 64 that are no podCIDR, two of each
-	// node, as Calico does: the node has a blackhole route for each block of its own,
-	// and a route to each block of another node.
+	// PoolIPAM gives them addresses of blocks of 64 outside of podCIDRs, two per node, as Calico does: the node has a
+	// blackhole route for each block of its own, and a route to each block of another node.
 	PoolIPAM IPAM = "pool"
 	// SharedPoolIPAM is PoolIPAM, and each node also has two single addresses out of a
 	// block of the next node: other nodes have a /32 route to each.
@@ -453,10 +451,9 @@ const (
 	blockSize     = 1 << blockHostBits
 )
 
-// planBlocks gives the nodes blocks of the pods' prefix p in turn, so that those of one
-// node are not next to each other. The second block of the first node lies in the podCIDR
-// of the last node: podCIDRs mislead, as they can beside Calico. The other blocks lie in
-// none.
+// planBlocks gives the nodes blocks of the pods' prefix p alternately, so that those of one node
+// are not next to each other. The second block of the first node lies in the podCIDR of the last
+// node: podCIDRs mislead, as they can with Calico. The other blocks lie in none.
 func (c *ClusterPlan) planBlocks(p netip.Prefix, shared bool) {
 	nodes := len(c.Nodes)
 	last, within := nodePods(p, nodes), min(1, nodes-1) // no pod's address is in its own node's podCIDR
@@ -570,7 +567,7 @@ func (p Plan) Cluster(name string) (ClusterPlan, error) {
 	return ClusterPlan{}, fmt.Errorf("no cluster %q in lab %s", name, p.Options.Name)
 }
 
-// Node finds a node by its name; a cluster's name stands for its first node.
+// Node finds a node by its name; a cluster's name means its first node.
 func (p Plan) Node(name string) (ClusterPlan, NodePlan, error) {
 	for _, c := range p.Clusters {
 		for _, n := range c.Nodes {
@@ -585,9 +582,8 @@ func (p Plan) Node(name string) (ClusterPlan, NodePlan, error) {
 // took rounds a duration for people.
 func took(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
 
-// preferredPort is the port on which cluster number i of a lab is reached from
-// the machine if nothing else has it: the same one each time, so that windows
-// left open in a browser or a shell go on working.
+// preferredPort is the port on which cluster number i of a lab is reached from the machine if it is
+// free: the same one each time, so that windows left open in a browser or a shell keep working.
 func preferredPort(lab string, i int) uint16 {
 	h := uint16(0)
 	if lab != DefaultName {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPlanRefusesWhatCannotBe(t *testing.T) {
+func TestPlanRefusesImpossibleLabs(t *testing.T) {
 	for name, o := range map[string]Options{
 		"a name with a dash, which separates names":   {Name: "a-b"},
 		"a name that begins with a digit":             {Name: "1a"},
@@ -146,7 +146,7 @@ func checkPlan(t *testing.T, p Plan, distinct bool) {
 	}
 }
 
-func TestNodesOfAClusterAreOnItsSubnetsInTurn(t *testing.T) {
+func TestNodesAlternateBetweenSubnets(t *testing.T) {
 	for _, families := range []Families{IPv4Only, IPv6Only, DualStack} {
 		t.Run(string(families), func(t *testing.T) {
 			checkSubnets(t, mustPlan(t, Options{Clusters: maxClusters, Nodes: maxNodes, Subnets: maxSubnets, Families: families}))
@@ -205,7 +205,7 @@ func TestASharedLANHasRoomForTheLargestPlan(t *testing.T) {
 		t.Errorf("the LANs are %+v", p.Segments)
 	}
 	if !lan.Prefix6.Addr().IsPrivate() {
-		t.Errorf("%s is no unique local prefix", lan.Prefix6)
+		t.Errorf("%s is not a unique local prefix", lan.Prefix6)
 	}
 	taken := map[netip.Addr]string{lan.Gateway: "the router"}
 	take := func(who string, addresses ...netip.Addr) {

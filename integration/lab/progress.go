@@ -15,7 +15,7 @@ type event struct {
 	Error string `json:"error,omitempty"`
 }
 
-// progress keeps all events for whoever comes later and wakes who waits.
+// progress keeps all events for later readers and wakes those that wait.
 type progress struct {
 	begin time.Time
 
@@ -47,7 +47,7 @@ func (p *progress) add(e event) {
 	p.wake = make(chan struct{})
 }
 
-// since returns the events from number n on, and what tells of the next.
+// since returns the events from number n on, and a channel that is closed at the next.
 func (p *progress) since(n int) ([]event, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -78,7 +78,7 @@ type NodeStatus struct {
 // upLockFile keeps two from making the same lab at once.
 func upLockFile(name string) string { return filepath.Join(baseDir(), ".up-"+name) }
 
-// daemonSpec is what a daemon is told to run.
+// daemonSpec says what a daemon runs.
 type daemonSpec struct {
 	Plan     Plan     `json:"plan"`
 	Binaries Binaries `json:"binaries"`

@@ -97,7 +97,7 @@ func (s *times) wait(ctx context.Context, name string) (time.Time, error) {
 // ForeignCluster, and in what avahi-browse says.
 type findings struct{ reported, gone, made, browsed, resolved, browsedGone *times }
 
-// watchObjects notes what an API server tells of the kind of list, until ctx ends.
+// watchObjects records an API server's events of the kind of list, until ctx ends.
 func watchObjects(ctx context.Context, b *testing.B, side *e2e.Side, list ctrlclient.ObjectList, note func(ctrlclient.Object, time.Time)) {
 	b.Helper()
 	w, err := side.Client.Watch(ctx, list)
@@ -125,11 +125,11 @@ func lines(ctx context.Context, b *testing.B, cmd *exec.Cmd, note func(string, t
 	}()
 }
 
-// BenchmarkFoundBesideAvahi is how long after its first announcement is on the wire a
-// neighbour is a ForeignCluster of a real cluster, by its fabric, API server and agent,
-// and how long after its goodbye the fabric reports it no more; beside what avahi-browse
-// on another machine of the LAN says of the same packets. Neighbours come one at a time,
-// more than a second after anything else changed: reports and looks are a second apart.
+// BenchmarkFoundBesideAvahi measures how long after its first announcement is on the wire a
+// neighbour is a ForeignCluster of a real cluster, through its fabric, API server and agent, and
+// how long after its goodbye the fabric no longer reports it, compared with avahi-browse on another
+// machine of the LAN for the same packets. Neighbours come one at a time, more than a second after
+// anything else changed: reports and polls are a second apart.
 func BenchmarkFoundBesideAvahi(b *testing.B) {
 	// A fabric reports 30 changes at once, and then one each 10 s: after a batch it is
 	// restarted. Each start is two changes.

@@ -23,7 +23,7 @@ const (
 	atMost   = 2 * time.Minute
 )
 
-// setting is how the chart is installed in a cluster; empty is not at all.
+// setting is how the chart is installed in a cluster; empty means not at all.
 type setting string
 
 const (

@@ -8,9 +8,9 @@ import (
 	"github.com/entente-dev/entente/integration/e2e"
 )
 
-// TestWithoutDiscoveryALANHearsNothing installs the chart as it comes, and then with
-// discovery: the first says and hears nothing of Multicast DNS.
-func TestWithoutDiscoveryALANHearsNothing(t *testing.T) {
+// TestWithoutDiscoveryNothingIsPublishedOnALAN installs the chart with its defaults, and then with
+// discovery: the former neither sends nor receives Multicast DNS.
+func TestWithoutDiscoveryNothingIsPublishedOnALAN(t *testing.T) {
 	ctx, s := onStage(t)
 	rome := s.rome()
 	packets := s.recorded(ctx, t, func(ctx context.Context) error {

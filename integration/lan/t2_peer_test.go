@@ -31,8 +31,8 @@ func TestTwoClustersOfAGroupPeerByThemselves(t *testing.T) {
 	t.Logf("pods run in the other cluster, and answer, both ways: %s", seconds(time.Since(begin)))
 }
 
-// TestAvahiFindsAPublishedCluster looks from another machine on the LAN with a
-// browser of somebody else's.
+// TestAvahiFindsAPublishedCluster browses from another machine on the LAN with a third-party
+// browser.
 func TestAvahiFindsAPublishedCluster(t *testing.T) {
 	ctx, s := onStage(t)
 	rome := s.rome()

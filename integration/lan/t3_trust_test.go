@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// TestAClusterWithoutTheSecretIsNotTrusted has a third cluster on the LAN that only looks,
-// and then one whose secret is another one. Each is told why there is no trust.
+// TestAClusterWithoutTheSecretIsNotTrusted adds a third cluster to the LAN that only browses, and
+// then one with another secret. Each reports why there is no trust.
 func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 	ctx, s := onStage(t)
 	rome, oslo := s.rome(), s.oslo()
@@ -27,7 +27,7 @@ func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 		reasons map[*e2e.Side][]string
 	}{
 		{"one that only looks is found, and no more", found, map[*e2e.Side][]string{rome: {"GroupUnknown"}, oslo: {"Discovered"}}},
-		{"one with another secret is told so", impostor, map[*e2e.Side][]string{
+		{"one with another secret reports it", impostor, map[*e2e.Side][]string{
 			rome: {"GroupSecretMismatch", "GroupProofFailed"}, oslo: {"GroupSecretMismatch", "GroupProofFailed"},
 		}},
 	} {
@@ -41,7 +41,7 @@ func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 						return "it does not know it", err
 					}
 					if fc.Spec.TrustBundle != "" {
-						return "", nil // as is told below
+						return "", nil // reported below
 					}
 					said, err := told(ctx, way[0], fc)
 					if err != nil {
@@ -71,7 +71,7 @@ func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 	}
 }
 
-// told is what events of a cluster say of another, by their reasons.
+// told returns the messages of a cluster's events about another one, by their reasons.
 func told(ctx context.Context, side *e2e.Side, fc *v1alpha1.ForeignCluster) (map[string]string, error) {
 	var list corev1.EventList
 	if err := side.Client.List(ctx, &list); err != nil {

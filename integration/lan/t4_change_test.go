@@ -20,7 +20,7 @@ import (
 // TestAThirdClusterMakesAFullMesh has a third cluster come, change its address, change
 // its key, and go. Peerings follow, and contracts stay.
 func TestAThirdClusterMakesAFullMesh(t *testing.T) {
-	only.Matrix(t, "two minutes, of which much is waiting")
+	only.Matrix(t, "two minutes, mostly waiting")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	all := map[*e2e.Side]setting{rome: member, milan: member, oslo: member}
@@ -80,7 +80,7 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		s.peered(ctx, t, atMost, time.Now(), s.pairs()...)
 		s.contractsStay(ctx, t, before)
 	})
-	t.Run("one leaves, and the others are told", func(t *testing.T) {
+	t.Run("one leaves, and the others are notified", func(t *testing.T) {
 		before := s.mesh(ctx, t)
 		begin := time.Now()
 		ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member, milan: member}))

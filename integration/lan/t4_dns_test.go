@@ -33,7 +33,7 @@ const zoneHead = "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns 
 // only, and an administrator adds the pointers with nsupdate; its records are pasted into
 // a zone of CoreDNS. Milan looks into the one, oslo into the other.
 func TestClustersAreFoundInZonesOfBINDAndCoreDNS(t *testing.T) {
-	only.Matrix(t, "two minutes, of which much is installing")
+	only.Matrix(t, "two minutes, mostly installing")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	ok(t, lab.InstallHostPrograms(ctx, s.Say, "named", "dig", "nsupdate"))

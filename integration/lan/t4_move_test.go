@@ -13,12 +13,11 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-// TestNodesMoveToAnotherLANAndBack carries the node of one cluster, and then that of a
-// second one, to a LAN behind a router, and both back, each time to another address.
-// They are found where they are, and by nobody where they were; peerings come back and
-// contracts stay.
+// TestNodesMoveToAnotherLANAndBack moves the node of one cluster, and then that of a second one, to
+// a LAN behind a router, and both back, each time to another address. They are found at their new
+// place, and no longer at the old one; peerings come back and contracts stay.
 func TestNodesMoveToAnotherLANAndBack(t *testing.T) {
-	only.Matrix(t, "six minutes, of which much is waiting for records to expire")
+	only.Matrix(t, "six minutes, mostly waiting for records to expire")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member, milan: member, oslo: member}))

@@ -22,7 +22,7 @@ import (
 // Kubernetes is IPv4 inside the nodes: the agents' pods are given IPv6 by hand, and the
 // tunnel, whose ends are the nodes' own addresses of Kubernetes, is not part of this.
 func TestTwoClustersPeerOnALANWithoutIPv4(t *testing.T) {
-	only.Matrix(t, "two minutes, of which much is installing")
+	only.Matrix(t, "two minutes, mostly installing")
 	ctx, s := onStage(t)
 	rome, milan := s.rome(), s.milan()
 	ok(t, s.are(ctx, nil))

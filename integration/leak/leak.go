@@ -1,9 +1,8 @@
 // Package leak looks for secrets where they must not be: in logs, and in what
 // commands print.
 //
-// A run of tests tells it each secret that it uses and has it look through all
-// that was written, at the end. Beyond those it finds what has the form of a
-// secret, whoever made it.
+// A run of tests registers each secret that it uses, and searches all output at the end. Besides
+// those the package finds everything that has the form of a secret.
 package leak
 
 import (
@@ -64,7 +63,7 @@ type Finding struct {
 // String implements fmt.Stringer.
 func (f Finding) String() string { return fmt.Sprintf("%s:%d: %s", f.Where, f.Line, f.What) }
 
-// forms have the form of a secret, whoever made it.
+// forms are the forms of secrets.
 var forms = []struct { //nolint:gochecknoglobals // a constant
 	what    string
 	pattern *regexp.Regexp
@@ -136,8 +135,8 @@ func (s *Secrets) Bytes(what string, secret []byte) {
 	s.learn(what, secret, written)
 }
 
-// inBase64 returns the characters that stand for b alone where it is in the
-// middle of something, with at bytes before it in its first group of three.
+// inBase64 returns the characters that encode only b where it is in the middle of a text, with at
+// bytes before it in its first group of three.
 func inBase64(encoding *base64.Encoding, b []byte, at int) []byte {
 	text := []byte(encoding.EncodeToString(append(make([]byte, at), b...)))
 	first := (at*8 + 5) / 6

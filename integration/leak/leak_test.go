@@ -114,7 +114,7 @@ func TestEachSecretIsFoundHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-// Secrets that nobody told of are found by their form.
+// Secrets that were not registered are found by their form.
 func TestUnknownSecretsAreFoundByTheirForm(t *testing.T) {
 	var s Secrets
 	_, tokenText := newToken(t)
@@ -157,8 +157,8 @@ func TestPublicKeysAreNotFindings(t *testing.T) {
 	}
 }
 
-// A key on an elliptic curve has its public key behind it, which is in whatever says who somebody is.
-func TestThePublicKeyBehindAPrivateOneIsNoFinding(t *testing.T) {
+// An elliptic curve key is followed by its public key, which is in every identity.
+func TestThePublicKeyOfAPrivateOneIsNotAFinding(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestThePublicKeyBehindAPrivateOneIsNoFinding(t *testing.T) {
 	}
 }
 
-func TestFilesAreLookedThrough(t *testing.T) {
+func TestFilesAreSearched(t *testing.T) {
 	_, text := newToken(t)
 	var s Secrets
 	if err := s.Token(text); err != nil {

@@ -66,7 +66,7 @@ func (s Setup) Over() []Family {
 // Way is how two clusters peer.
 type Way string
 
-// The ways: the peer API beside the tunnel, or inside it.
+// The ways: the peer API outside the tunnel, or inside it.
 const (
 	OutOfBand Way = "out-of-band"
 	InBand    Way = "in-band"
@@ -98,7 +98,7 @@ const (
 // Destination is how the pod is addressed to which a connection is opened.
 type Destination string
 
-// The destinations. A Service has one pod, so that it is known who has to answer.
+// The destinations. A Service has one pod, so that it is known which one has to respond.
 const (
 	PodAddress    Destination = "pod's address"
 	ServiceVIP    Destination = "Service VIP"
@@ -160,7 +160,7 @@ func Tried() []Cell {
 	return tried
 }
 
-// Impossible says why the cell cannot work by design; empty if it is to work.
+// Impossible says why the cell cannot work by design; empty if it has to work.
 func (c Cell) Impossible() string {
 	switch {
 	case c.Direction == FromOffloaded && c.Source == HostPod:

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite docs/reachability.md")
 
 func TestMain(m *testing.M) { os.Exit(new(e2e.Stage).Main(m)) }
 
-func TestPageSaysWhatIsTried(t *testing.T) {
+func TestPageListsTheTestedSetups(t *testing.T) {
 	const path = "../../docs/reachability.md"
 	if *update {
 		if err := os.WriteFile(path, []byte(Page()), 0o644); err != nil {

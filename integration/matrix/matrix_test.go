@@ -22,8 +22,8 @@ const (
 	patience = 20 * time.Minute
 )
 
-// TestSampleOfTheMatrix tries each cell once, in one setup.
-func TestSampleOfTheMatrix(t *testing.T) {
+// TestMatrixSample tries each cell once, in one setup.
+func TestMatrixSample(t *testing.T) {
 	ctx, s := bringUp(t, Sample)
 	for i, c := range Tried() {
 		for _, over := range Sample.Over() {
@@ -70,7 +70,7 @@ func bringUp(t *testing.T, setup Setup) (context.Context, *stage) {
 	return s.On(t, patience, func(ctx context.Context) error { return s.build(ctx, setup) }), s
 }
 
-// try tries a cell and records what came of it.
+// try tries a cell and records the result.
 func (s *stage) try(ctx context.Context, t *testing.T, p *pair, c Cell, over Family) {
 	t.Helper()
 	begin := time.Now()
@@ -118,7 +118,7 @@ func (s *stage) build(ctx context.Context, setup Setup) error {
 	return s.start(ctx)
 }
 
-// peer has the consumer use resources of the provider.
+// peer makes the consumer use resources of the provider.
 func (p *pair) peer(ctx context.Context) error {
 	if p.way == InBand {
 		_, err := p.consumer.Entente(ctx, "peer", "--in-band", "--remote-kubeconfig", p.provider.Kubeconfig)

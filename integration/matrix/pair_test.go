@@ -46,8 +46,8 @@ type pair struct {
 	known v1alpha1.ForeignCluster
 }
 
-// node is the node of a place. The first one has the control plane: it is no gateway, so that
-// what is tried does not depend on that.
+// node is the node of a place. The first one has the control plane: it is not a gateway, so that
+// the cells do not depend on that.
 func node(side *e2e.Side, place Place) lab.NodePlan {
 	if place == Gateway {
 		return side.Plan.Nodes[1]
@@ -200,7 +200,7 @@ func (p *pair) address(c Cell, to target, over Family) (host, port string, err e
 	return "", "", fmt.Errorf("destination %q is unknown", c.To)
 }
 
-// pick is the address of the family, of which there has to be one.
+// pick returns the address of the family, which has to exist.
 func (f Family) pick(what string, addresses []string) (string, error) {
 	for _, text := range addresses {
 		if a, err := netip.ParseAddr(text); err == nil && a.Is6() == (f == IPv6) {

@@ -19,9 +19,9 @@ import (
 	. "github.com/entente-dev/entente/integration/e2e"
 )
 
-// TestALoadBalancerIsToldOfNodesAtHomeOnly runs the controller that all cloud providers have for Services of
-// type LoadBalancer, with a cloud that writes down which nodes it is told of.
-func TestALoadBalancerIsToldOfNodesAtHomeOnly(t *testing.T) {
+// TestALoadBalancerGetsOnlyNodesAtHome runs the controller that all cloud providers have for Services of
+// type LoadBalancer, with a cloud that records the nodes that it gets.
+func TestALoadBalancerGetsOnlyNodesAtHome(t *testing.T) {
 	ctx, w, node := peered(t)
 	told := make(chan []string, 10)
 	cloud := &fake.Cloud{ExternalIP: net.IPv4(192, 0, 2, 1), EnsureCallCb: func(call fake.UpdateBalancerCall) {
@@ -59,10 +59,10 @@ func TestALoadBalancerIsToldOfNodesAtHomeOnly(t *testing.T) {
 	select {
 	case names := <-told:
 		if !slices.Equal(names, []string{w.Home.Node()}) {
-			t.Errorf("a load balancer is told of %q: want %s, and not %s", names, w.Home.Node(), node)
+			t.Errorf("a load balancer got the nodes %q: want %s, and not %s", names, w.Home.Node(), node)
 		}
 	case <-time.After(time.Minute):
-		t.Error("the load balancer was told of no node")
+		t.Error("the load balancer got no node")
 	}
 	var n corev1.Node
 	OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: node}, &n))

@@ -1,4 +1,4 @@
-// Package neighbours runs, in clusters that peer, programs of other projects that people have in the
-// same cluster: an ingress controller whose routes lead to Services of which the pods are abroad, the
-// controller that tells a cloud's load balancers of nodes, queues for Jobs, and a firewall for NetworkPolicies.
+// Package neighbours runs other projects' programs in clusters that peer: an ingress controller
+// whose routes lead to Services with pods abroad, the controller that gives nodes to a cloud's load
+// balancers, queues for Jobs, and a firewall for NetworkPolicies.
 package neighbours

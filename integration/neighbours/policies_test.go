@@ -31,9 +31,9 @@ const (
 	apiPort = 6443
 )
 
-// TestAPolicyOfHomeHoldsAbroad runs kube-router's firewall in the provider's cluster, and has pods at home and
+// TestAPolicyOfHomeIsEnforcedAbroad runs kube-router's firewall in the provider's cluster, and has pods at home and
 // abroad try to reach each other as NetworkPolicies of home come, change and go.
-func TestAPolicyOfHomeHoldsAbroad(t *testing.T) {
+func TestAPolicyOfHomeIsEnforcedAbroad(t *testing.T) {
 	ctx, w, _ := peered(t)
 	enforces(ctx, t, w, w.Abroad)
 	Offloaded(ctx, t, w, shop)
@@ -86,7 +86,7 @@ func TestAPolicyOfHomeHoldsAbroad(t *testing.T) {
 			}
 			return "", nil
 		}
-		OK(t, w.Until(ctx, Soon, fmt.Sprintf("%q and nobody else to reach %s", want, to), is))
+		OK(t, w.Until(ctx, Soon, fmt.Sprintf("only %q to reach %s", want, to), is))
 		t.Logf("%q reach %s after %s", want, to, time.Since(begin).Round(100*time.Millisecond))
 		if missing, _ := is(ctx); missing != "" {
 			t.Errorf("%s, a moment after: want %q", missing, want)

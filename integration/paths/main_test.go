@@ -38,7 +38,7 @@ type world struct {
 	rome, milan, oslo *e2e.Side
 }
 
-// onStage returns the clusters, of which none knows another one.
+// onStage returns the clusters, none of which knows another one.
 func onStage(t *testing.T) (context.Context, *world) {
 	t.Helper()
 	ctx, w := theStage.On(t)

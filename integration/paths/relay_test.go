@@ -74,7 +74,7 @@ func TestAThirdPeerRelaysPods(t *testing.T) {
 	})
 }
 
-// livesOf tells of the pods of the namespace.
+// livesOf returns the lives of the namespace's pods.
 func (w *world) livesOf(ctx context.Context, t *testing.T) e2e.Lives {
 	t.Helper()
 	pods, err := w.rome.Pods(ctx, shop, nil)
@@ -200,8 +200,8 @@ func (w *world) cutOff(ctx context.Context, t *testing.T, p between, why map[*e2
 	}
 }
 
-// relayed waits until packets go through oslo by the word of both, and checks that all of it works, with nothing
-// going from one to the other.
+// relayed waits until both report that packets go through oslo, and checks that everything works,
+// with no packets from one to the other.
 func (w *world) relayed(ctx context.Context, t *testing.T, p between) {
 	t.Helper()
 	begin := time.Now()

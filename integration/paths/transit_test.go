@@ -158,7 +158,7 @@ func (w *world) plans(ctx context.Context, side, other *e2e.Side, third, want st
 	})
 }
 
-// nothingPasses checks that pods at two providers do not reach each other where nobody said that they may.
+// nothingPasses checks that pods at two providers do not reach each other without consent.
 func (w *world) nothingPasses(ctx context.Context, t *testing.T, a, c abroad) {
 	e2e.OK(t, w.closed(ctx, a, c))
 	e2e.OK(t, w.closed(ctx, c, a))
@@ -176,7 +176,7 @@ func (w *world) passTo(ctx context.Context, peer, third *e2e.Side, yes bool) err
 	return w.says(ctx, "passTo", w.rome, peer, third, yes)
 }
 
-// through has one of the two say that it reaches the other through rome, or no longer.
+// through makes one of the two declare that it reaches the other through rome, or no longer.
 func (w *world) through(ctx context.Context, side, third *e2e.Side, yes bool) error {
 	return w.says(ctx, "through", side, w.rome, third, yes)
 }
@@ -193,8 +193,8 @@ func (w *world) says(ctx context.Context, word string, side, other, third *e2e.S
 	return patch(ctx, side, other, map[string]any{"transit": map[string]any{word: list}})
 }
 
-// agreeInTurn has the three say so one after the other. Rome says each time what is missing, and
-// nothing passes before nothing is.
+// agreeInTurn makes the three agree one after the other. Rome reports each time what is missing,
+// and nothing passes before all have agreed.
 func (w *world) agreeInTurn(ctx context.Context, t *testing.T, a, c abroad) {
 	e2e.OK(t, w.passTo(ctx, w.milan, w.oslo, true))
 	e2e.OK(t, w.plans(ctx, w.rome, w.milan, "oslo", "does not pass: spec.transit.passTo of oslo here does not name the peer"))
@@ -293,7 +293,7 @@ func (w *world) endsAndComesBack(ctx context.Context, t *testing.T, a, c abroad,
 	begin := time.Now()
 	if err := eventually.Is(ctx, e2e.Soon, "the connection to end", func(context.Context) error {
 		if echoes(conn) == nil {
-			return errors.New("it goes on")
+			return errors.New("it continues")
 		}
 		return nil
 	}); err != nil {
@@ -327,8 +327,8 @@ func echoes(conn net.Conn) error {
 	return nil
 }
 
-// thePeersPeer has milan and oslo peer. Rome's pods go on reaching each other through rome, while it
-// agrees; milan's pods reach those that it runs in oslo directly, also while rome is cut off.
+// thePeersPeer makes milan and oslo peer. Rome's pods keep reaching each other through rome, while
+// it agrees; milan's pods reach those that it runs in oslo directly, also while rome is cut off.
 func (w *world) thePeersPeer(ctx context.Context, t *testing.T, a, c abroad) {
 	e2e.OK(t, w.uses(ctx, w.milan, w.oslo))
 	e2e.OK(t, w.reaches(ctx, a, c))

@@ -9,8 +9,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Pods takes whatever objects it is given, and says of pods what it is told to say.
-// One that is to be deleted is gone at once.
+// Pods accepts all objects, and reports the given status of pods. Deleted ones are gone at once.
 type Pods struct {
 	ententev1.UnimplementedOffloadServiceServer
 	// Status and Event are what is said of a pod the nth time, from 0. No Event says

@@ -311,7 +311,7 @@ func (p *Peer) exchange() heartbeat.Config {
 	}
 }
 
-// up is what goes on while a session lives: states, and the provider's offer.
+// up runs while a session lives: it exchanges states, and watches the provider's offer.
 func (p *Peer) up(ctx context.Context, s session.Info) error {
 	conn := p.Sessions.Conn(s.Peer)
 	g, ctx := errgroup.WithContext(ctx)

@@ -32,7 +32,7 @@ const (
 	patience = 15 * time.Minute
 )
 
-func TestTourIsRead(t *testing.T) {
+func TestTourIsParsed(t *testing.T) {
 	t.Parallel()
 	page := "## Other\n```console\nno\n```\n" + section + "\n\nText:\n\n```console\na\nb\n```\n\n```sh\nno\n```\n### Part\n```console\nc\n```\n## Next\n```console\nno\n```\n"
 	got := tour(page)
@@ -41,9 +41,9 @@ func TestTourIsRead(t *testing.T) {
 	}
 }
 
-// TestTourAsItStands also sees that the tour leaves nothing: not in the clusters, and
+// TestTourRunsAsWritten also sees that the tour leaves nothing: not in the clusters, and
 // not in the clone.
-func TestTourAsItStands(t *testing.T) {
+func TestTourRunsAsWritten(t *testing.T) {
 	switch {
 	case testing.Short():
 		t.Skip("real clusters take minutes: not with -short")
@@ -239,8 +239,7 @@ func newShell(ctx context.Context, t *testing.T, dir string) *shell {
 	return s
 }
 
-// run runs a block to its end. The commands of a block read nothing of the blocks
-// behind it.
+// run runs a block to its end. The commands of a block do not read the following blocks.
 func (s *shell) run(block string) error {
 	if _, err := fmt.Fprintf(s.in, "{ :\n%s} </dev/null\necho '%s'\n", block, mark); err != nil {
 		return err

@@ -1,7 +1,6 @@
-// Package show tells people on a terminal what a program does, while it does it:
-// titles, steps with a spinner that says what is waited for and the time each
-// took, the commands that were run and what they printed. Where there is no
-// terminal, or NO_COLOR is set, it writes plain lines.
+// Package show shows people on a terminal what a program does, while it does it: titles, steps with a spinner that says
+// what they wait for and the time each took, the commands that were run and their output. Where there is no terminal,
+// or NO_COLOR is set, it writes plain lines.
 package show
 
 import (

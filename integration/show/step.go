@@ -103,7 +103,7 @@ func frames() []string {
 	return []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 }
 
-// turn draws the spinner until it is told to stop.
+// turn draws the spinner until it is stopped.
 func (s *Show) turn(spin *spinner) {
 	defer close(spin.done)
 	tick := time.NewTicker(frameEvery)

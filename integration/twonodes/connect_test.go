@@ -14,10 +14,10 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-// TestTunnelEndsAndComesWithoutTheRest: a pod at home reaches one abroad over the tunnel, not
+// TestTunnelEndsAndReturnsWithoutTheRest: a pod at home reaches one abroad over the tunnel, not
 // without it, and again with it; the contract and the pod live on throughout. The provider
 // has a tunnel alone to its consumer meanwhile.
-func TestTunnelEndsAndComesWithoutTheRest(t *testing.T) {
+func TestTunnelEndsAndReturnsWithoutTheRest(t *testing.T) {
 	only.Matrix(t, "two minutes")
 	ctx, s := onStage(t)
 	w := s.World

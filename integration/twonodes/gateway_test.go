@@ -185,9 +185,9 @@ func label(ctx context.Context, side *e2e.Side, node, value string) error {
 	return err
 }
 
-// TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that
-// carries their traffic: its tunnel, and then its node. The other gateway takes over, and the
-// connections go on. Neither an agent nor an API server has a part in that.
+// TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that carries their traffic:
+// its tunnel, and then its node. The other gateway takes over, and the connections continue. Neither an agent nor an
+// API server is involved in that.
 func TestGatewaysTakeOver(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
@@ -197,8 +197,8 @@ func TestGatewaysTakeOver(t *testing.T) {
 				only.Matrix(t, "a minute and a half; the gateways of the other cluster are taken away with each change")
 			}
 			first, other := side.Node(), second(side)
-			// The first node has the API server, and so has to live. It carries nothing of what
-			// goes between pods on it, unless it is the gateway.
+			// The first node has the API server, and so has to live. It carries no traffic between
+			// its pods, unless it is the gateway.
 			ok(t, label(ctx, side, other, "true"))
 			t.Cleanup(func() {
 				for _, node := range []string{first, other} {
@@ -279,7 +279,7 @@ func TestGatewaysTakeOver(t *testing.T) {
 	}
 }
 
-// during has pods on both first nodes talk while something happens, and tells what became of it.
+// during lets pods on both first nodes talk while something happens, and returns the result.
 func (s *stage) during(ctx context.Context, t *testing.T, side *e2e.Side, happens func(), check func(e2e.StreamResult)) {
 	t.Helper()
 	w := s.World
@@ -289,7 +289,7 @@ func (s *stage) during(ctx context.Context, t *testing.T, side *e2e.Side, happen
 	events := watchAll(ctx, t, w)
 	happens()
 	answered, _ := stream.Exchanged()
-	goesOnErr := w.Until(ctx, e2e.Restarted, "the connection between the pods to go on", func(context.Context) (string, error) {
+	goesOnErr := w.Until(ctx, e2e.Restarted, "the connection between the pods to continue", func(context.Context) (string, error) {
 		now, err := stream.Exchanged()
 		if err == nil && now < answered+2 {
 			return "nothing was answered since", nil

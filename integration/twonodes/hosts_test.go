@@ -15,10 +15,10 @@ import (
 	"github.com/entente-dev/entente/integration/e2e"
 )
 
-// TestAHostThatIsNoPodIsReachedAbroad exports what listens on a node of home: an offloaded pod
+// TestAnExternalHostIsReachedFromAbroad exports what listens on a node of home: an offloaded pod
 // reaches it through a Service without selector, and at the address that the status has, until
 // the ExternalHost is deleted. The API server is not exported, whatever the chart allows.
-func TestAHostThatIsNoPodIsReachedAbroad(t *testing.T) {
+func TestAnExternalHostIsReachedFromAbroad(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
 	address, control := w.Home.Plan.Nodes[1].Address.String(), w.Home.Plan.Control().Address.String()

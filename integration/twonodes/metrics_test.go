@@ -57,9 +57,10 @@ func nodesOf(ctx context.Context, side *e2e.Side, clerk *e2e.Clerk) (series, err
 	return all, nil
 }
 
-// TestMetricsOfNodesAreReadByWhoMay: their port is in the node's own network. It has the fabric of all nodes scraped: what pods send is
-// counted, and so is what a peer's cluster refuses, by whoever may, and by nobody else.
-func TestMetricsOfNodesAreReadByWhoMay(t *testing.T) {
+// TestMetricsOfNodesRequireTheRightToReadThem: their port is in the node's own network. It scrapes
+// the fabric of all nodes: the traffic of pods is counted, and so are packets that a peer's cluster
+// refuses; only a caller with the right can read that.
+func TestMetricsOfNodesRequireTheRightToReadThem(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
 	clerks := map[*e2e.Side]*e2e.Clerk{}
@@ -73,7 +74,7 @@ func TestMetricsOfNodesAreReadByWhoMay(t *testing.T) {
 		ok(t, err)
 	}
 
-	// Who has no right to them gets none, and nobody without a token.
+	// A caller without the right gets none, nor does one without a token.
 	other, err := w.Home.NewClerk(ctx, "passer-by", "")
 	ok(t, err)
 	t.Cleanup(func() { ok(t, other.Dismiss(context.WithoutCancel(ctx))) })
@@ -135,7 +136,7 @@ func TestMetricsOfNodesAreReadByWhoMay(t *testing.T) {
 		return strings.Join(same, ", "), nil
 	}))
 
-	// A pod of this cluster asks for what the other one does not expose, and that one tells.
+	// A pod of this cluster asks for what the other one does not expose, and the latter counts it.
 	agent, err := w.Abroad.AgentPod(ctx)
 	ok(t, err)
 	peer, err := w.Home.Peer(ctx)

@@ -38,9 +38,9 @@ type border struct {
 	translates, random, noUDP bool
 }
 
-// TestWhateverIsBetweenTheClusters has both clusters connect through address translations and
-// firewalls, and tell which way packets take.
-func TestWhateverIsBetweenTheClusters(t *testing.T) {
+// TestTunnelsPassObstaclesBetweenTheClusters connects both clusters through address translations
+// and firewalls, and expects them to report which way packets take.
+func TestTunnelsPassObstaclesBetweenTheClusters(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
 	for name, side := range map[string]*e2e.Side{"home": w.Home, "abroad": w.Abroad} {
@@ -210,8 +210,8 @@ func (b border) rules(own, others, agent string) string {
 }`, others, udp, open, agent, own, ports)
 }
 
-// closed are the rules of nodes that are not the first: where there is a border nothing passes
-// beside it.
+// closed are the rules of nodes that are not the first: where there is a border nothing bypasses
+// it.
 func (b border) closed(others string) string {
 	if b == (border{}) {
 		return ""

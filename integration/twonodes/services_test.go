@@ -123,10 +123,10 @@ func (s *stage) services(ctx context.Context) (map[string]*corev1.Service, []v1a
 	return out, nodes.Items, nil
 }
 
-// announced waits until the peer was told of the provider's gateways at one endpoint each.
+// announced waits until the peer received the provider's gateways with one endpoint each.
 func (s *stage) announced(ctx context.Context, want func(*v1alpha1.FabricNode, *corev1.Service) string) error {
 	w := s.World
-	return w.Until(ctx, e2e.Restarted, "the consumer to be told where the Services are", func(ctx context.Context) (string, error) {
+	return w.Until(ctx, e2e.Restarted, "the consumer to receive the Services' endpoints", func(ctx context.Context) (string, error) {
 		services, nodes, err := s.services(ctx)
 		if err != nil {
 			return "", err
@@ -149,7 +149,7 @@ func (s *stage) announced(ctx context.Context, want func(*v1alpha1.FabricNode, *
 		slices.Sort(expected)
 		slices.Sort(told)
 		if len(expected) != len(nodes) || !slices.Equal(expected, told) {
-			return fmt.Sprintf("it is told %v, want %v", told, expected), nil
+			return fmt.Sprintf("it received %v, want %v", told, expected), nil
 		}
 		return "", nil
 	})

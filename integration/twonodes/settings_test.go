@@ -42,9 +42,9 @@ func TestAPIServerThatChecksKubelets(t *testing.T) {
 	}
 }
 
-// TestProvidersNamesWhereTheyAreVisible is the other half of what package e2e shows of
+// TestProvidersNamesResolveWhereTheyAreVisible is the other half of what package e2e shows of
 // names: there the provider's are hidden.
-func TestProvidersNamesWhereTheyAreVisible(t *testing.T) {
+func TestProvidersNamesResolveWhereTheyAreVisible(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
 	// The provider's own default/own, and shop/inn, which is home's to pods of home.

@@ -99,8 +99,8 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 	})
 }
 
-// runsAbroad runs a pod abroad, which is reached by its Service, has logs that go on, and takes
-// commands, and returns one at home, and it.
+// runsAbroad runs a pod abroad, which is reached by its Service, keeps logging, and runs commands,
+// and returns one at home, and it.
 func runsAbroad(ctx context.Context, t *testing.T, w *e2e.World) (atHome, abroad *corev1.Pod) {
 	t.Helper()
 	ok(t, w.Offload(ctx, away))
@@ -163,7 +163,8 @@ func takesCommands(ctx context.Context, w *e2e.World, abroad *corev1.Pod) error 
 	})
 }
 
-// relaysAreClosed checks that who has no key gets no answer of a relay, nor of the agent.
+// relaysAreClosed checks that a caller without a key gets no response from a relay, nor from the
+// agent.
 func relaysAreClosed(ctx context.Context, t *testing.T, w *e2e.World, pod *corev1.Pod) {
 	t.Helper()
 	agent, err := w.Home.AgentPod(ctx)

@@ -65,7 +65,7 @@ func (s *site) local(t *testing.T) *corev1.PersistentVolume {
 	return pv
 }
 
-func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
+func TestAPodAtHomeGetsAVolumeOfHome(t *testing.T) {
 	s := atHome(t)
 	s.reconcile(t)
 	in := s.standIn(t)

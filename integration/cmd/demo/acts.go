@@ -364,7 +364,7 @@ func (d *demo) record(ctx context.Context) error {
 	if traffic.WireGuard == 0 || traffic.Records == 0 || traffic.Others > 0 {
 		return fmt.Errorf("between the clusters passed %s", traffic)
 	}
-	d.step.Fact("%s; nothing else, and no word of what the pods said", traffic)
+	d.step.Fact("%s; nothing else, and no word from the pods' traffic", traffic)
 	return nil
 }
 

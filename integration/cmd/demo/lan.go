@@ -34,11 +34,11 @@ func (d *demo) lanActs(name string) []act {
 		},
 		{"", "", "Load the image onto their nodes", d.load},
 		{
-			"The first", "Its chart says: look at the LAN, and peer with whoever knows this secret. There is nobody yet.",
+			"The first", "Its chart says: look at the LAN, and peer with clusters that know this secret. There are none yet.",
 			"Install the chart with helm in rome", d.installFirst,
 		},
 		{
-			"The second", "The same values, the same secret. After this command nobody types another one.",
+			"The second", "The same values, the same secret. It needs no further command.",
 			"Install the chart with helm in milan, and watch", d.installSecond,
 		},
 		{"", "", "See what kubectl sees", d.lookBoth},
@@ -53,7 +53,7 @@ func (d *demo) lanActs(name string) []act {
 // lanEnds are how it ends.
 func (d *demo) lanEnds() []act {
 	return []act{
-		{"The end", "Who leaves says goodbye: what runs abroad comes home.", "Delete the application", d.remove},
+		{"The end", "A cluster that leaves says goodbye: pods that run abroad come home.", "Delete the application", d.remove},
 		{"", "", "Uninstall with helm", d.uninstall},
 		{"", "", "Prove that nothing is left", d.nothingLeft},
 		{"", "", "Take the clusters away", d.takeDown},

@@ -1,13 +1,12 @@
-// Command demo shows Entente at work: two real Kubernetes clusters on this
-// machine, with the same addresses, peer and run a Deployment together. It tells
-// what it does, checks each step, and leaves nothing behind.
+// Command demo shows Entente at work: two real Kubernetes clusters on this machine, with the same addresses, peer and
+// run a Deployment together. It shows what it does, checks each step, and leaves nothing behind.
 //
 //	demo [-lan] [-lab NAME] [-kubernetes VERSION] [-keep] [-o json FILE]
 //
 // With -lan the clusters are on one LAN and know the secret of a group: they peer by
 // themselves.
 //
-// With KEEP=1 it leaves the clusters up, peered, and says what to try.
+// With KEEP=1 it leaves the clusters up, peered, and suggests what to try.
 package main
 
 import (
@@ -66,7 +65,7 @@ type demo struct {
 	lan    bool
 	secret string
 
-	kubernetes string // the version; empty is the newest
+	kubernetes string // the version; empty means the newest
 
 	before map[*e2e.Side]e2e.Snapshot
 	memory map[string]float64
@@ -118,7 +117,7 @@ func run(ctx context.Context, args []string) error {
 		return d.hints(ctx)
 	}
 	if d.lan {
-		d.show.Good("Two clusters found each other, proved that they belong together, and ran one application. Nobody told them to. Nothing of it is left.")
+		d.show.Good("Two clusters found each other, proved that they belong together, and ran one application, without a command. Nothing is left behind.")
 		return nil
 	}
 	d.show.Good("Two clusters that share nothing but a contract ran one application together. Nothing of it is left.")

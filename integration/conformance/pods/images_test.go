@@ -83,7 +83,7 @@ func loadImages(ctx context.Context, t *testing.T, w *World, binaries string) {
 	OK(t, images.Save(file,
 		images.Image{Names: []string{registry + "agnhost:2.55", registry + "agnhost:2.66.1"}, Layers: served, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}},
 		images.Image{Names: []string{"registry.k8s.io/pause:3.10.2"}, Layers: served, Entrypoint: []string{"/agnhost", "pause"}},
-		// Those of the virtual-kubelet project's tests: of any image that goes on.
+		// The images of the virtual-kubelet project's tests: any image that keeps running will do.
 		images.Image{Names: []string{"docker.io/library/foo:latest", "docker.io/library/bar:latest", "docker.io/library/baz:latest"}, Layers: served, Entrypoint: []string{"/agnhost", "pause"}},
 		images.Image{Names: []string{registry + "busybox:1.37.0-2", registry + "glibc-dns-testing:2.1.1"}, Layers: plain, Command: []string{"sh"}},
 		images.Image{Names: []string{registry + "nonroot:1.5"}, Layers: plain, Command: []string{"sh"}, User: "1234"},

@@ -137,7 +137,7 @@ func judge(t *testing.T, dir string, parts [][]string) {
 				continue
 			}
 			t.Errorf("%s: %s: %s", s.State, s.name(), s.Failure.Message)
-			passed[s.name()] = true // it was told
+			passed[s.name()] = true // it was reported
 		}
 		for _, name := range names {
 			if !passed[name] {

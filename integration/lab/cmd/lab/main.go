@@ -128,8 +128,8 @@ func envOr(key, otherwise string) string {
 	return otherwise
 }
 
-// parse reads flags wherever they stand and returns the other arguments, of
-// which there have to be least to most.
+// parse reads flags at any position and returns the other arguments, of which there have to be
+// least to most.
 func (c *command) parse(fs *flag.FlagSet, least, most int) ([]string, error) {
 	fs.StringVar(&c.name, "name", c.name, "name of the lab")
 	var rest []string
@@ -140,7 +140,7 @@ func (c *command) parse(fs *flag.FlagSet, least, most int) ([]string, error) {
 		if fs.NArg() == 0 {
 			break
 		}
-		// What stands behind "--" is no flag.
+		// An argument after "--" is not a flag.
 		if n := len(args) - fs.NArg(); n > 0 && args[n-1] == "--" {
 			rest = append(rest, fs.Args()...)
 			break

@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/integration/lab"
 )
 
-func TestFlagsMayStandAnywhere(t *testing.T) {
+func TestFlagsAreAcceptedAnywhere(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -101,7 +101,7 @@ func TestFaultCommandsAreRead(t *testing.T) {
 	}
 }
 
-func TestStatusShowsWhatIsWrong(t *testing.T) {
+func TestStatusShowsFaults(t *testing.T) {
 	var out bytes.Buffer
 	printStatus(&out, lab.Status{
 		Name: "lab", State: lab.StateReady,

@@ -1,5 +1,5 @@
-// Command pause holds a pod's namespaces: it waits to be told to stop, and
-// reaps whatever is left behind where the pod shares its PID namespace.
+// Command pause holds a pod's namespaces: it waits for a signal to stop, and reaps orphaned
+// processes where the pod shares its PID namespace.
 package main
 
 import (

@@ -18,8 +18,9 @@ import (
 // account is where clients in a cluster look for what leads to its API server.
 const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
-// api asks the API server for a path, in which NAMESPACE stands for the pod's own, and prints its
-// status and what it says. A watch ends when the API server ends it, and after a while.
+// api asks the API server for a path, in which NAMESPACE is replaced by the pod's own, and prints
+// the status and the body of the response. A watch ends when the API server ends it, and after a
+// while.
 func api(ctx context.Context, args []string) error {
 	limit := 20 * time.Second
 	if len(args) > 2 && args[0] == "-w" {
@@ -50,13 +51,13 @@ func api(ctx context.Context, args []string) error {
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 	}}
 	host := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+strings.ReplaceAll(args[0], "NAMESPACE", read[1]), http.NoBody) //nolint:gosec // whoever runs it says which
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+strings.ReplaceAll(args[0], "NAMESPACE", read[1]), http.NoBody) //nolint:gosec // the caller chooses it
 	if err != nil {
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+read[2])
 	begin := time.Now()
-	response, err := client.Do(request) //nolint:gosec // whoever runs it says which
+	response, err := client.Do(request) //nolint:gosec // the caller chooses it
 	if err != nil {
 		return err
 	}

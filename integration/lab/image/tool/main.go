@@ -21,7 +21,8 @@ import (
 	"time"
 )
 
-// health is a file in which somebody can say how the server is; it is well if that is ok, or nothing.
+// health is a file with which a test can set the server's health; it is healthy if that contains
+// ok, or nothing.
 const health = "/tmp/health"
 
 const usage = `usage: tool [COMMAND]
@@ -287,7 +288,7 @@ func curl(ctx context.Context, args []string) error {
 }
 
 func fetch(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // whatever it is told to fetch
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // the caller chooses it
 	if err != nil {
 		return err
 	}
