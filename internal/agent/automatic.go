@@ -40,7 +40,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
 		JoinGroup: a.groups.Join, MayDial: a.mayDial,
-		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
+		Forgotten: a.forgotten, Events: a.events, AttemptChanged: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}
 	a.announces = func() bool {
@@ -48,7 +48,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 		return err == nil && announces // it is asked again soon
 	}
 	a.groups.Secret, a.groups.Admit = a.automatic.GroupSecret, a.automatic.Admit
-	a.groups.Heard = a.automatic.GroupHeard
+	a.groups.Heard = a.automatic.GroupProofStarted
 	a.groups.Failed = func(group string, id peering.ClusterID, why string) { a.automatic.GroupFailed(ctx, group, id, why) }
 	return a.mgr.Add(a.automatic)
 }

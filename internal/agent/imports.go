@@ -21,7 +21,7 @@ import (
 func (a *agent) exportedServices() *services.Exports {
 	return &services.Exports{
 		Reader: a.mgr.GetCache(), Informers: a.mgr.GetCache(),
-		Told: func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
+		Offered: func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
 			offer, changed, err := a.provider.Offer(ctx, peer)
 			return offer.Services, changed, err
 		},
@@ -51,7 +51,7 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 		return nil
 	}
 	a.set.Own, a.set.Home, a.set.Budget, a.set.Events = a.exports.Shared, a.addresses.home, a.states.Budget, a.events
-	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, what services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, what services.Subscription, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 		return a.peeringClient(peer).WatchClusterSet(ctx, what.Contract, changed, synced)
 	}
 	var far distances
@@ -112,7 +112,7 @@ func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own e
 func (a *agent) importServices(context.Context) error {
 	imports := &services.Imports{
 		Client: a.mgr.GetClient(), Direct: a.direct, ServiceAccount: client.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Watch: func(ctx context.Context, peer peering.ClusterID, what services.Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
+		Watch: func(ctx context.Context, peer peering.ClusterID, what services.Subscription, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
 			return a.peeringClient(peer).WatchServices(ctx, what.Contract, what.Names, changed)
 		},
 		Home: a.addresses.home, Budget: a.states.Budget,

@@ -69,7 +69,7 @@ func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info id
 }
 
 func (j joining) Revoked(ctx context.Context, id peering.ClusterID, message string) error {
-	fc, err := store.MarkRevoked(ctx, j.a.direct, id, message, time.Now())
+	fc, err := store.RecordRevoked(ctx, j.a.direct, id, message, time.Now())
 	if err != nil || fc == nil {
 		return err
 	}

@@ -28,34 +28,31 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reasonSecretUnreadable: a group's Secret cannot be read now, and what it was stays.
+// reasonSecretUnreadable: a group's Secret cannot be read now, and its last content is used.
 const reasonSecretUnreadable = "SecretUnreadable"
 
-// Automatic peers with clusters that discovery finds, as PeeringPolicies with
-// spec.automatic say, and ends what no policy stands for any more. Who is to be dialled,
-// approved and let go is decided by peerState.plan and planUse.
+// Automatic peers with clusters that discovery finds, as PeeringPolicies with spec.automatic say, and ends what no
+// policy asks for any more. peerState.plan and planUse decide which clusters to dial, approve and let go.
 type Automatic struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
-	// Direct reads at the API server itself.
+	// Direct reads from the API server itself.
 	Direct    client.Client
 	Namespace string
 	Self      peering.ClusterID
-	// Introduce introduces this cluster at an endpoint, to the cluster with this ID and
-	// no other. It does not ask in the name of an administrator: one that forgot this
-	// cluster is not to be known again by it.
+	// Introduce introduces this cluster at an endpoint, to the cluster with this ID and no other. It does not ask
+	// in the name of an administrator: one that forgot this cluster must not learn of it again in this way.
 	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID) (info identity.ClusterInfo, code string, err error)
-	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one holds a
-	// group's secret, and calls Admit once it did the same: Groups.Join.
+	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one has a group's secret, and calls
+	// Admit once that one did the same: Groups.Join.
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
-	// MayDial says whether an endpoint that was found may be dialled now. Required.
+	// MayDial reports whether an endpoint that was found may be dialled now. Required.
 	MayDial   func(endpoint string) bool
 	Forgotten *store.Forgotten
 	Events    events.EventRecorder
-	// Said is called when Attempt returns something else for a ForeignCluster.
-	Said func(name string)
-	// Wake says that a ForeignCluster, a policy or what a policy makes changed; Secrets
-	// that a Secret did.
+	// AttemptChanged is called when Attempt returns something else for a ForeignCluster.
+	AttemptChanged func(name string)
+	// Wake reports that a ForeignCluster, a policy or what a policy makes changed, Secrets that a Secret did.
 	Wake, Secrets notify.Channel
 	Log           *slog.Logger
 	Now           func() time.Time
@@ -64,20 +61,20 @@ type Automatic struct {
 
 	calls sync.WaitGroup
 
-	// secrets is by policy.
+	// secrets is the group secret of each policy.
 	secrets sync.Map
 	mu      sync.Mutex
 	state   peerState
-	// alone is what was left to others, so that it is said once.
-	alone map[leftAlone]bool
+	// leftAlone is what was left to its owners, so that each is reported once.
+	leftAlone map[leftAlone]bool
 }
 
-// groupSecret is what was read of a policy's Secret.
+// groupSecret is what was read from a policy's Secret.
 type groupSecret struct {
 	ref     v1alpha1.SecretKey
 	secret  pake.Secret
 	problem trust.Attempt
-	// err says why it could not be read.
+	// err is why it could not be read.
 	err error
 	at  time.Time
 }
@@ -86,11 +83,11 @@ type groupSecret struct {
 func (r *Automatic) Start(ctx context.Context) error {
 	defer r.calls.Wait()
 	for {
-		again, err := r.look(ctx)
+		again, err := r.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("peer by policy", "err", err)
 		}
-		if !notify.Pause(ctx, lookPace) {
+		if !notify.Pause(ctx, reconcilePause) {
 			return nil
 		}
 		select {
@@ -98,14 +95,14 @@ func (r *Automatic) Start(ctx context.Context) error {
 		case <-r.Secrets:
 			r.secrets.Clear()
 		case <-r.Wake:
-		case <-time.After(min(cmp.Or(again, lookEvery), lookEvery)):
+		case <-time.After(min(cmp.Or(again, reconcileInterval), reconcileInterval)):
 		}
 	}
 }
 
-// look does what follows from what is so now, and returns when to look again; 0 is when
-// something happens.
-func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
+// reconcile makes what the current state requires, and returns when to reconcile again; 0 means when something
+// happens.
+func (r *Automatic) reconcile(ctx context.Context) (time.Duration, error) {
 	policies, v, err := r.load(ctx)
 	if err != nil {
 		return 0, err
@@ -116,14 +113,14 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	for i := range policies {
 		errs = append(errs, r.report(ctx, &policies[i], v.rules, plan))
 	}
-	// What somebody else wrote meanwhile is seen with the next look.
+	// Concurrent writes of other clients are seen by the next reconciliation.
 	errs = slices.DeleteFunc(errs, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) })
 	return plan.again, errors.Join(errs...)
 }
 
-// load reads what plans follow from. Each change of any ForeignCluster has all looked at, so
-// only those that are written are copied.
-func (r *Automatic) load(ctx context.Context) ([]v1alpha1.PeeringPolicy, useView, error) {
+// load reads everything that plans follow from. Each change of a ForeignCluster reconciles all, so only those that
+// are written are copied.
+func (r *Automatic) load(ctx context.Context) ([]v1alpha1.PeeringPolicy, useInput, error) {
 	var policies v1alpha1.PeeringPolicyList
 	var all v1alpha1.ForeignClusterList
 	var requests v1alpha1.PeeringRequestList
@@ -133,14 +130,14 @@ func (r *Automatic) load(ctx context.Context) ([]v1alpha1.PeeringPolicy, useView
 		r.Client.List(ctx, &requests, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &offloading, client.UnsafeDisableDeepCopy),
 	)
 	if err != nil {
-		return nil, useView{}, fmt.Errorf("list policies and what they made: %w", err)
+		return nil, useInput{}, fmt.Errorf("list policies and what they made: %w", err)
 	}
-	return policies.Items, useView{all: all.Items, requests: requests.Items, offloading: offloading.Items, namespaces: map[string]bool{}}, nil
+	return policies.Items, useInput{all: all.Items, requests: requests.Items, offloading: offloading.Items, namespaces: map[string]bool{}}, nil
 }
 
-// plan decides what to do, and which policies that made something are gone. An error says
-// which clusters were not decided about.
-func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy, v *useView) (peerPlan, error) {
+// plan decides what to do, and which policies that made something are gone. An error says which clusters it did not
+// decide about.
+func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy, v *useInput) (peerPlan, error) {
 	made, exists, asked := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range policies {
 		exists[policies[i].Name] = true
@@ -162,28 +159,28 @@ func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v.gone = r.state.goneFor(made, exists, r.Now())
-	return r.state.plan(peerView{
+	return r.state.plan(peerInput{
 		asked: asked, self: r.Self, gone: v.gone, rules: v.rules, all: v.all, now: r.Now(), random: r.Random,
 		forgotten: func(id peering.ClusterID) (bool, bool) {
 			_, forgotten, err := r.Forgotten.Since(ctx, id)
 			person, err2 := r.Forgotten.ByPerson(ctx, id)
 			if err = errors.Join(err, err2); err != nil {
 				errs = append(errs, err)
-				return true, true // it may be so
+				return true, true // assume it
 			}
 			return forgotten, person
 		},
 	}), errors.Join(errs...)
 }
 
-// act does what a plan says about ForeignClusters.
+// act carries out a plan for ForeignClusters.
 func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan peerPlan) (errs []error) {
 	copied := func(name string) *v1alpha1.ForeignCluster {
 		i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
 		return all[i].DeepCopy() // plans name those that there are
 	}
 	for _, name := range plan.changed {
-		r.Said(name)
+		r.AttemptChanged(name)
 	}
 	for _, d := range plan.declined {
 		r.recordBoth(ctx, d.policy, d.fc, corev1.EventTypeWarning, trust.ReasonImpostor, "%s: %s", d.fc, d.why)
@@ -208,7 +205,7 @@ func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan
 	return errs
 }
 
-// rules reads the policies that peer by themselves, in the order of their names.
+// rules returns the policies with spec.automatic, in the order of their names.
 func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) []policyRule {
 	var out []policyRule
 	for i := range policies {
@@ -220,7 +217,7 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 		if group := rule.Group; group != nil {
 			s := r.groupSecret(ctx, p.Name, group.SecretRef)
 			rule.problem = s.problem
-			if s.err != nil { // that is no other policy's trouble
+			if s.err != nil { // other policies are not affected
 				rule.problem = trust.Attempt{Reason: reasonSecretUnreadable, Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, s.err)}
 			}
 			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
@@ -232,36 +229,35 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 	return out
 }
 
-// groupsOnce lets no policy peer by a group whose name another has, too: which of the two
-// would trust who proves its secret, nobody could tell.
+// groupsOnce lets no policy peer by a group that another policy names, too: it would be undecided which of the two
+// trusts a cluster that proves its secret.
 func groupsOnce(rules []policyRule) {
 	for i := range rules {
 		for j := range rules {
 			if a, b := rules[i].Group, rules[j].Group; i != j && a != nil && b != nil && a.Name == b.Name {
-				rules[i].problem = trust.Attempt{Reason: "GroupTwice", Message: fmt.Sprintf("the policy %s has the group %s, too: nobody is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
+				rules[i].problem = trust.Attempt{Reason: "GroupTwice", Message: fmt.Sprintf("the policy %s has the group %s, too: no cluster is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
 			}
 		}
 	}
 }
 
-// groupSecret reads the secret of a policy's group: again when one changed, or after a
-// while.
+// groupSecret returns the secret of a policy's group. It reads it again when a Secret changed, or after a while.
 func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1.SecretKey) groupSecret {
 	ref.Key = cmp.Or(ref.Key, "secret")
 	last, _ := r.secrets.Load(policy)
 	s, _ := last.(groupSecret)
 	known := s.ref == ref
-	if known && r.Now().Sub(s.at) < lookEvery {
+	if known && r.Now().Sub(s.at) < reconcileInterval {
 		return s
 	}
 	text, missing, err := trust.ReadSecret(ctx, r.Direct, r.Namespace, ref, "the secret of the group")
 	switch {
 	case err != nil:
-		// What was read last holds, and strangers have it read again no more often.
+		// The last content stays in use, and strangers cannot cause more reads.
 		if !known {
 			s = groupSecret{ref: ref, err: err}
 		}
-		s.at = r.Now().Add(secretPause - lookEvery)
+		s.at = r.Now().Add(secretPause - reconcileInterval)
 	case missing != "":
 		s = groupSecret{ref: ref, at: r.Now()}
 		s.problem = trust.Attempt{Reason: "SecretMissing", Message: missing}
@@ -276,8 +272,7 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	return s
 }
 
-// Attempt returns why there is no trust yet in a cluster that a policy would peer with;
-// empty if nothing was tried.
+// Attempt returns why a cluster that a policy would peer with is not trusted yet; empty if nothing was tried.
 func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) trust.Attempt {
 	if !store.Pending(fc) {
 		return trust.Attempt{}
@@ -287,13 +282,13 @@ func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) trust.Attempt {
 	return r.state.attempt(peering.ClusterID(fc.Spec.ClusterID))
 }
 
-// Announces says whether this cluster peers by itself, which it says where it is found.
+// Announces reports whether this cluster peers by policy, which it announces in discovery.
 func (r *Automatic) Announces(ctx context.Context) (bool, error) {
 	policies, err := r.policies(ctx)
 	return slices.ContainsFunc(policies, func(p v1alpha1.PeeringPolicy) bool { return p.Spec.Automatic != nil }), err
 }
 
-// policies lists the policies, to be read only.
+// policies lists the policies, for reading only.
 func (r *Automatic) policies(ctx context.Context) ([]v1alpha1.PeeringPolicy, error) {
 	var list v1alpha1.PeeringPolicyList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -302,7 +297,7 @@ func (r *Automatic) policies(ctx context.Context) ([]v1alpha1.PeeringPolicy, err
 	return list.Items, nil
 }
 
-// dial calls a cluster and records how that went.
+// dial calls a cluster and records the outcome.
 func (r *Automatic) dial(ctx context.Context, d peerDial) {
 	_, err := trust.DialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
 	if ctx.Err() != nil {
@@ -324,18 +319,18 @@ func (r *Automatic) dial(ctx context.Context, d peerDial) {
 	}
 }
 
-// GroupHeard is called when a cluster begins to prove that it holds a group's secret. It is
-// what Groups.Heard is.
-func (r *Automatic) GroupHeard(group string, id peering.ClusterID) {
+// GroupProofStarted is called when a cluster begins to prove that it has a group's secret. It implements
+// Groups.Heard.
+func (r *Automatic) GroupProofStarted(group string, id peering.ClusterID) {
 	r.mu.Lock()
-	sooner := r.state.heard(id, groupBasis(group), r.Now(), r.Random)
+	sooner := r.state.retrySoon(id, groupBasis(group), r.Now(), r.Random)
 	r.mu.Unlock()
 	if sooner {
 		r.Wake.Notify()
 	}
 }
 
-// meet calls a cluster at an endpoint, and keeps the trust that comes of it.
+// meet calls a cluster at an endpoint, and stores the trust that results.
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -351,8 +346,8 @@ func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error
 	})
 }
 
-// GroupSecret returns the secret of a group and the policy that names it; none may be
-// another's, too. It is what Groups.Secret is.
+// GroupSecret returns the secret of a group and the policy that names it, which must be the only one. It implements
+// Groups.Secret.
 func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []byte, error) {
 	policies, err := r.policies(ctx)
 	if err != nil {
@@ -367,14 +362,14 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 	return "", nil, trust.GroupUnknown(group)
 }
 
-// Admit trusts a cluster that proved to hold a group's secret, in the name of a policy. It
-// is what Groups.Admit is.
+// Admit trusts a cluster that proved that it has a group's secret, in the name of a policy. It implements
+// Groups.Admit.
 func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error {
 	return r.admit(ctx, store.Introduction{ID: id, Info: info, Time: r.Now(), Policy: policy, By: string(groupBasis(group))})
 }
 
-// GroupFailed records of the policies that name a group that a cluster did not prove to
-// hold its secret. It is what Groups.Failed is.
+// GroupFailed records an event for the policies that name a group: a cluster did not prove that it has its secret.
+// It implements Groups.Failed.
 func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.ClusterID, why string) {
 	policies, _ := r.policies(ctx) // a cache
 	for i := range policies {
@@ -384,15 +379,15 @@ func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.Cl
 	}
 }
 
-// admit stores trust in the name of a policy, if the policy still wants it: a call takes a
-// while, and people decide meanwhile.
+// admit stores trust in the name of a policy, if the policy still wants it: a call takes a while, and
+// administrators decide meanwhile.
 func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
-	fc, err := r.wanted(ctx, i)
+	fc, err := r.stillWanted(ctx, i)
 	if err != nil {
 		return err
 	}
 	if fc != nil && fc.Spec.TrustBundle != "" && store.PeerOfPolicy(fc) == "" {
-		return nil // a person's peer: there is nothing to add
+		return nil // an administrator's peer: there is nothing to add
 	}
 	name, err := store.Introduce(ctx, r.Direct, i)
 	if err != nil {
@@ -403,10 +398,10 @@ func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
 	return nil
 }
 
-// wanted returns the ForeignCluster of a cluster that was called, or called, if there is one.
-// It fails with the reason CONFLICT, or as an *imitationError, where what the call began is not wanted any more, as the
-// API server itself says: by the policy, or by a person.
-func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1.ForeignCluster, error) {
+// stillWanted returns the ForeignCluster, if there is one, of the cluster on the other side of a call. It fails
+// with the reason CONFLICT, or as an *imitationError, if by the API server's current state the policy or an
+// administrator no longer wants the trust that the call began.
+func (r *Automatic) stillWanted(ctx context.Context, i store.Introduction) (*v1alpha1.ForeignCluster, error) {
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: i.Policy}, &p)
 	if client.IgnoreNotFound(err) != nil {
@@ -427,7 +422,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	case basis(i.By) != byFirstUse:
 		return fc, nil
 	}
-	// One that was lost sight of meanwhile trusts this cluster by now, all the same.
+	// A cluster that is no longer found trusts this cluster by now, all the same.
 	known := fc
 	if known == nil {
 		known = &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(i.ID)}}
@@ -445,7 +440,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	return fc, nil
 }
 
-// recordBoth records an event of a policy and of a ForeignCluster.
+// recordBoth records an event for a policy and a ForeignCluster.
 func (r *Automatic) recordBoth(ctx context.Context, policy, fc, kind, reason, format string, args ...any) {
 	for name, o := range map[string]client.Object{policy: &v1alpha1.PeeringPolicy{}, fc: &v1alpha1.ForeignCluster{}} {
 		if r.Direct.Get(ctx, client.ObjectKey{Name: name}, o) == nil {
@@ -465,8 +460,8 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 	return nil
 }
 
-// letGo deletes a ForeignCluster that no policy stands for any more, if the API server
-// itself says so, too, or that lapsed, and why. What is asked of it ends with it.
+// letGo deletes a ForeignCluster that no policy asks for any more, by the API server's current state, or that
+// lapsed, for the given reason. The contracts with it end, too.
 func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, lapsed string) error {
 	policy := store.PeerOfPolicy(fc)
 	var p v1alpha1.PeeringPolicy
@@ -477,12 +472,12 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 		return fmt.Errorf("read peering policy %s: %w", policy, err)
 	case lapsed != "":
 		why = lapsed + ", so the policy " + policy + " forgets it"
-		// Its status may not show yet what was just agreed.
+		// Its status may not show yet a contract that was just signed.
 		contracts, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID))
 		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Released(&c) }) {
 			return err
 		}
-	case err == nil && p.Spec.Automatic != nil && (&policyRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
+	case err == nil && p.Spec.Automatic != nil && (&policyRule{AutomaticPeering: *p.Spec.Automatic}).stillTrusts(fc):
 		return nil
 	}
 	before := fc.DeepCopy()
@@ -497,8 +492,8 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 	return nil
 }
 
-// use makes what policies ask of their peers, and removes what they do not ask any more.
-func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.PeeringPolicy) error {
+// use creates what policies ask of their peers, and removes what they no longer ask.
+func (r *Automatic) use(ctx context.Context, v useInput, policies []v1alpha1.PeeringPolicy) error {
 	if slices.ContainsFunc(v.rules, func(rule policyRule) bool { return len(rule.Namespaces) > 0 }) {
 		var namespaces corev1.NamespaceList
 		if err := r.Client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
@@ -510,7 +505,7 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 	}
 	plan := planUse(v)
 	if len(plan.remove)+len(plan.stopOffload) > 0 {
-		// A cache may not show yet that a person took a peer over, whose pods would be lost.
+		// A cache may not show yet that an administrator took a peer over, whose pods would be lost.
 		var all v1alpha1.ForeignClusterList
 		if err := r.Direct.List(ctx, &all); err != nil {
 			return fmt.Errorf("list foreign clusters: %w", err)
@@ -544,11 +539,11 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 	for _, o := range plan.offload {
 		fail("offload namespace", o, client.IgnoreAlreadyExists(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
 	}
-	r.sayAlone(policies, plan.leftAlone)
+	r.reportLeftAlone(policies, plan.leftAlone)
 	return errors.Join(errs...)
 }
 
-// handOver makes what a policy made a person's.
+// handOver turns what a policy made into an administrator's object.
 func (r *Automatic) handOver(ctx context.Context, o client.Object) error {
 	before, after := o.DeepCopyObject().(client.Object), o.DeepCopyObject().(client.Object)
 	policy := store.MadeByPolicy(o)
@@ -556,16 +551,16 @@ func (r *Automatic) handOver(ctx context.Context, o client.Object) error {
 	if err := store.PatchLocked(ctx, r.Client, before, after); err != nil {
 		return err
 	}
-	r.Events.Eventf(after, nil, corev1.EventTypeNormal, "TakenOver", "Peer", "a person took over a peer of the policy %s that this is for: it stays, and the policy touches it no more", policy)
+	r.Events.Eventf(after, nil, corev1.EventTypeNormal, "TakenOver", "Peer", "an administrator took over the peer of the policy %s that this is for: it stays, and the policy no longer changes it", policy)
 	return nil
 }
 
-// sayAlone says once of a policy what it would make and left to who made it before.
-func (r *Automatic) sayAlone(policies []v1alpha1.PeeringPolicy, now []leftAlone) {
-	alone := make(map[leftAlone]bool, len(now))
+// reportLeftAlone reports once for a policy what it would make but leaves to its owner.
+func (r *Automatic) reportLeftAlone(policies []v1alpha1.PeeringPolicy, now []leftAlone) {
+	leftAlone := make(map[leftAlone]bool, len(now))
 	for _, l := range now {
-		alone[l] = true
-		if r.alone[l] {
+		leftAlone[l] = true
+		if r.leftAlone[l] {
 			continue
 		}
 		for i := range policies {
@@ -574,10 +569,10 @@ func (r *Automatic) sayAlone(policies []v1alpha1.PeeringPolicy, now []leftAlone)
 			}
 		}
 	}
-	r.alone = alone
+	r.leftAlone = leftAlone
 }
 
-// report writes what came of a policy into its status.
+// report writes the outcome of a policy into its status.
 func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules []policyRule, plan peerPlan) error {
 	before := p.DeepCopy()
 	i := slices.IndexFunc(rules, func(rule policyRule) bool { return rule.name == p.Name })
@@ -589,7 +584,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)}
 		c := store.Condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
 		if waiting > 0 {
-			c.Message += "; of those that wait `entente peers` says why"
+			c.Message += "; `entente peers` says what others wait for"
 		}
 		problem := rules[i].problem
 		if problem.Reason == "" && plan.full[p.Name] {

@@ -30,7 +30,7 @@ import (
 // lowestID is that of a cluster that always dials first.
 const lowestID = peering.ClusterID("22222222222222222222222222222222")
 
-// automaticTest is an Automatic that looks when the test says so.
+// automaticTest is an Automatic that reconciles when the test calls it.
 type automaticTest struct {
 	*Automatic
 	clock  *peertest.Clock
@@ -72,16 +72,16 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 			}
 			return at.Admit(ctx, id, at.milan.Info, "home", group)
 		},
-		Said: func(name string) { at.said = append(at.said, name) },
+		AttemptChanged: func(name string) { at.said = append(at.said, name) },
 	}
 	return at
 }
 
-// looks has it look, and waits for its calls.
+// looks reconciles, and waits for the calls.
 func (at *automaticTest) looks(t *testing.T) {
 	t.Helper()
 	for range 2 {
-		if _, err := at.look(t.Context()); err != nil {
+		if _, err := at.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		at.Automatic.calls.Wait()
@@ -113,7 +113,7 @@ func (at *automaticTest) remove(t *testing.T, o client.Object) {
 	}
 }
 
-// trusted has the session say that trust is mutual.
+// trusted reports by the session that trust is mutual.
 func (at *automaticTest) mutual(t *testing.T, name string) {
 	t.Helper()
 	fc := peertest.PeerCalled(t, at.Client, name)
@@ -160,7 +160,7 @@ func namespaced(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// TestPolicyPeersAndEnds has a policy trust a cluster that is found, and then not any more.
+// TestPolicyPeersAndEnds lets a policy trust a cluster that is found, and then no longer.
 func TestPolicyPeersAndEnds(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, namespaced("shop"), namespaced("mine"))
@@ -195,7 +195,7 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := status.Status; !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAutomatic) || s.Automatic == nil || s.Automatic.Peers != 1 || s.Automatic.Waiting != 0 {
-		t.Errorf("the policy says %+v", s)
+		t.Errorf("the policy's condition is %+v", s)
 	}
 	if !slices.Contains(at.events.Events, "Warning LeftAlone") || !slices.Contains(at.events.Events, "Normal PeeredByPolicy") {
 		t.Errorf("events %q", at.events.Events)
@@ -214,7 +214,7 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 		t.Errorf("without the policy there are %q, want %q", got, want)
 	}
 	if fc = peertest.PeerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "true" {
-		t.Error("what forgets it takes it for a person's word")
+		t.Error("it is forgotten as if an administrator had decided")
 	}
 }
 
@@ -267,7 +267,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 						t.Fatal(err)
 					}
 					at.Client = stale{at.Direct, before}
-					_, _ = at.look(t.Context()) // a conflict is seen with the next look
+					_, _ = at.reconcile(t.Context()) // a conflict is seen by the next reconciliation
 					at.Client = at.Direct
 				}
 				at.looks(t)
@@ -313,11 +313,11 @@ func (c stale) List(ctx context.Context, list client.ObjectList, opts ...client.
 }
 
 // TestEndThatCameToNothingIsForgotten has a policy be about to let a peer go, and then
-// stand for it again, or a person take it over.
+// want it again, or an administrator take it over.
 func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(t *testing.T, at *automaticTest){
-		"it stands again": func(t *testing.T, at *automaticTest) { at.looks(t) },
+		"it wants it again": func(t *testing.T, at *automaticTest) { at.looks(t) },
 		"it was denied": func(t *testing.T, at *automaticTest) {
 			fc := peertest.PeerCalled(t, at.Client, "milan")
 			fc.Spec.Decision = v1alpha1.DecisionDenied
@@ -369,7 +369,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c == nil || c.Reason != reason {
-			t.Errorf("the policy says %+v, want %s", c, reason)
+			t.Errorf("the policy's condition is %+v, want %s", c, reason)
 		}
 	}
 	says("SecretMissing")
@@ -392,7 +392,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	at.clock.Pass(laterAfter)
 	at.looks(t)
 	if said := at.Attempt(peertest.PeerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || at.said[len(at.said)-1] != hint {
-		t.Errorf("it says %+v, to be shown for %q", said, at.said)
+		t.Errorf("the attempt is %+v, to be shown for %q", said, at.said)
 	}
 	if !slices.Contains(at.events.Events, "Warning GroupSecretMismatch") {
 		t.Errorf("events %q", at.events.Events)
@@ -439,7 +439,7 @@ func TestALaterReasonReplacesTheEarlierOne(t *testing.T) {
 		at.clock.Pass(laterAfter + endpointPause)
 		at.looks(t)
 		if said := at.Attempt(peertest.PeerCalled(t, at.Client, hint)); said.Reason != want || len(at.calls) != calls {
-			t.Errorf("it says %+v after %d calls, want %s after %d", said, len(at.calls), want, calls)
+			t.Errorf("the attempt is %+v after %d calls, want %s after %d", said, len(at.calls), want, calls)
 		}
 		if now := at.said[told:]; len(now) == 0 || now[0] != hint {
 			t.Errorf("what is new of it is not shown: %q", now)
@@ -453,12 +453,12 @@ func TestALaterReasonReplacesTheEarlierOne(t *testing.T) {
 	}
 	// Its policy is there now, and asks.
 	at.err = peering.Errorf(peering.ReasonGroupSecretMismatch, "no")
-	at.GroupHeard("garage", at.milan.ID)
+	at.GroupProofStarted("garage", at.milan.ID)
 	says("GroupSecretMismatch", 2)
-	for range 3 { // who asks all the time is not asked more often for it
-		at.GroupHeard("garage", at.milan.ID)
-		at.GroupHeard("attic", at.milan.ID)
-		at.GroupHeard("garage", peertest.SightedID(9))
+	for range 3 { // a cluster that asks all the time is not dialled more often
+		at.GroupProofStarted("garage", at.milan.ID)
+		at.GroupProofStarted("attic", at.milan.ID)
+		at.GroupProofStarted("garage", peertest.SightedID(9))
 		at.clock.Pass(time.Minute)
 		at.looks(t)
 	}
@@ -470,7 +470,7 @@ func TestALaterReasonReplacesTheEarlierOne(t *testing.T) {
 }
 
 // A cluster that starts may not have its policy yet, or not have read it.
-func TestGroupThatIsUnknownOnceIsNoWarning(t *testing.T) {
+func TestGroupThatIsUnknownOnceCausesNoWarning(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		answers []peering.Reason
@@ -543,9 +543,9 @@ func TestMissingKeyOfAGroupSecretNamesTheKeysThatThereAre(t *testing.T) {
 	}
 }
 
-// TestGroupOfTwoPoliciesTrustsNobody has two policies name the same group, with the same
-// secret: a run says of neither that it is meant.
-func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
+// TestGroupOfTwoPoliciesTrustsNoCluster lets two policies name the same group, with the same
+// secret: a run does not show which of them is meant.
+func TestGroupOfTwoPoliciesTrustsNoCluster(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
 	named := func(name, group string) *v1alpha1.PeeringPolicy {
@@ -563,7 +563,7 @@ func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c == nil || c.Reason != want {
-			t.Errorf("policy %s says %+v, want %s", policy, c, want)
+			t.Errorf("the condition of policy %s is %+v, want %s", policy, c, want)
 		}
 	}
 	if policy, _, err := at.GroupSecret(t.Context(), "garage"); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
@@ -596,7 +596,7 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	if fc := peertest.PeerCalled(t, at.Client, "milan"); store.MadeByPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
 		t.Errorf("it is %+v", fc)
 	}
-	// It proves the group's secret once more: there is nothing to add, and nothing to tell.
+	// It proves the group's secret once more: there is nothing to add, and nothing to report.
 	before := peertest.PeerCalled(t, at.Client, "milan")
 	told := len(at.events.Events)
 	if err := at.Admit(t.Context(), at.milan.ID, at.milan.Info, "home", "garage"); err != nil || len(at.events.Events) != told {
@@ -684,7 +684,7 @@ func TestPolicyReportsWhatAPersonForgot(t *testing.T) {
 	at.looks(t)
 	fc := peertest.PeerCalled(t, at.Client, peerOfTest(t, at))
 	if got := at.Attempt(fc); got.Reason != "ForgottenHere" || !slices.Equal(at.said, []string{fc.Name}) || len(at.calls) > 0 {
-		t.Fatalf("it says %+v, of %q, after calls %q", got, at.said, at.calls)
+		t.Fatalf("the attempt is %+v, of %q, after calls %q", got, at.said, at.calls)
 	}
 	if err := at.Forgotten.Remove(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
@@ -705,8 +705,8 @@ func peerOfTest(t *testing.T, at *automaticTest) string {
 	return list.Items[0].Name
 }
 
-// TestPeopleDecideDuringACall has somebody undo what a call is for, while it lasts.
-func TestPeopleDecideDuringACall(t *testing.T) {
+// TestAdministratorsDecideDuringACall lets an administrator undo what a call is for, while it lasts.
+func TestAdministratorsDecideDuringACall(t *testing.T) {
 	t.Parallel()
 	policies := map[string]func(*v1alpha1.AutomaticPeering){
 		"group": func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} },
@@ -752,7 +752,7 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 					t.Fatalf("calls %q", at.calls)
 				}
 				trusted := slices.ContainsFunc(peertest.PeersOf(t, at.Client), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle != "" })
-				// That it is lost sight of is nobody's word, and the other side may trust this one by now.
+				// That it is no longer found is not a decision, and the other side may trust this one by now.
 				if trusted != (during == nil || name == "it is not found any more") {
 					t.Errorf("trusted %t; there are %q", trusted, at.objects(t))
 				}
@@ -795,11 +795,11 @@ func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 	at.clock.Pass(laterAfter)
 	at.looks(t)
 	if said := at.Attempt(peertest.PeerCalled(t, at.Client, "milan-"+at.milan.ID.Short())); len(at.calls) > 0 || said.Reason != "PeerUnreachable" {
-		t.Errorf("calls %q; it says %+v", at.calls, said)
+		t.Errorf("calls %q; the attempt is %+v", at.calls, said)
 	}
 }
 
-// TestFirstUseRefusesAClusterWithAnothersName has Milan say its name only when it is called.
+// TestFirstUseRefusesAClusterWithAnothersName lets Milan send its name only when it is called.
 func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	t.Parallel()
 	rome := peertest.TrustedPeer("rome", 1, "192.0.2.99:7443")
@@ -817,9 +817,9 @@ func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	}
 }
 
-// TestFirstUseSaysWhyItDeclinesAnImpostor has Milan imitate a peer, by what is found of it, by
-// what it says of itself, or once it is called.
-func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
+// TestFirstUseReportsWhyItDeclinesAnImpostor lets Milan imitate a peer, by what is found of it, by
+// what it sends of itself, or once it is called.
+func TestFirstUseReportsWhyItDeclinesAnImpostor(t *testing.T) {
 	t.Parallel()
 	for name, calls := range map[string]int{"found": 0, "introduced": 0, "called": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -843,7 +843,7 @@ func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
 			said := at.Attempt(peertest.PeerCalled(t, at.Client, hint))
 			for _, word := range []string{"policy home", "peer rome", "another key", "entente approve", "entente deny"} {
 				if said.Reason != "Impostor" || !strings.Contains(said.Message, word) {
-					t.Errorf("it says %+v, without %q", said, word)
+					t.Errorf("the attempt is %+v, without %q", said, word)
 				}
 			}
 			var p v1alpha1.PeeringPolicy
@@ -851,7 +851,7 @@ func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.Status.Automatic == nil || p.Status.Automatic.Waiting != 1 || p.Status.Automatic.Peers != 0 {
-				t.Errorf("the policy says %+v", p.Status.Automatic)
+				t.Errorf("the policy's status is %+v", p.Status.Automatic)
 			}
 			at.clock.Pass(time.Minute)
 			at.looks(t)
@@ -932,7 +932,7 @@ func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 		}
 		at.looks(t)
 		if fc := peertest.PeerCalled(t, at.Client, "milan"); !store.Pending(fc) || fc.Status.Introduction == nil {
-			t.Errorf("requested %t: nobody here decided, and it is %+v", requested, fc)
+			t.Errorf("requested %t: no administrator here decided, and it is %+v", requested, fc)
 		}
 	}
 	groups := &trust.Groups{Cache: at.Client, Forgotten: at.Forgotten}
@@ -984,7 +984,7 @@ func TestPlanUse(t *testing.T) {
 		"a person's is in its way": {as("Both"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, "left alone PeeringRequest automatic-c1"},
 		"of a peer that is gone":   {as("Both"), []v1alpha1.PeeringRequest{request(same), request(func(r *v1alpha1.PeeringRequest) { r.Name = "automatic-c2" })}, "remove automatic-c2"},
 	} {
-		plan := planUse(useView{rules: tt.rules, all: []v1alpha1.ForeignCluster{peer}, requests: tt.requests, gone: func(string) (bool, time.Time) { return true, now }})
+		plan := planUse(useInput{rules: tt.rules, all: []v1alpha1.ForeignCluster{peer}, requests: tt.requests, gone: func(string) (bool, time.Time) { return true, now }})
 		var got []string
 		for _, r := range plan.create {
 			got = append(got, "create "+r.Name)

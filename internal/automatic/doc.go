@@ -1,3 +1,3 @@
-// Package automatic peers with clusters that discovery finds, as PeeringPolicies with
-// spec.automatic say, and ends what no policy stands for any more.
+// Package automatic peers with clusters that discovery finds, as PeeringPolicies with spec.automatic say, and ends
+// what no policy asks for any more.
 package automatic

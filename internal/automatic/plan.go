@@ -20,8 +20,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy says it. A new
-// one needs its place in rank, policyRule.trusts, optionsFor and approves.
+// basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy records it. A new basis needs its place
+// in rank, policyRule.trusts, optionsFor and approves.
 type basis string
 
 const (
@@ -40,17 +40,16 @@ func (b basis) rank() int {
 	if b == byClusterID {
 		return 0
 	}
-	return 1 // a group
+	return 1 // by a group
 }
 
 // policyRule is a PeeringPolicy with spec.automatic.
 type policyRule struct {
 	name string
 	v1alpha1.AutomaticPeering
-	// revision changes with all that may change what a try comes to: the policy and the
-	// group's secret.
+	// revision changes with everything that may change the outcome of a try: the policy and the group's secret.
 	revision string
-	// problem says why its group cannot be used; empty if it can.
+	// problem is why its group cannot be used; empty if it can.
 	problem trust.Attempt
 }
 
@@ -63,12 +62,12 @@ func (p *policyRule) sources() []v1alpha1.Found {
 	return []v1alpha1.Found{v1alpha1.FoundLAN, v1alpha1.FoundDNS}
 }
 
-// stands says whether it trusts a cluster for the reason for which it was trusted.
-func (p *policyRule) stands(fc *v1alpha1.ForeignCluster) bool {
+// stillTrusts reports whether it trusts a cluster for the reason for which it was trusted.
+func (p *policyRule) stillTrusts(fc *v1alpha1.ForeignCluster) bool {
 	return p.trusts(peering.ClusterID(fc.Spec.ClusterID), basis(fc.Annotations[v1alpha1.AnnotationAutomaticBy]))
 }
 
-// trusts says whether it trusts a cluster for a reason.
+// trusts reports whether it trusts a cluster for a reason.
 func (p *policyRule) trusts(id peering.ClusterID, by basis) bool {
 	switch {
 	case by == byClusterID:
@@ -81,8 +80,7 @@ func (p *policyRule) trusts(id peering.ClusterID, by basis) bool {
 	return false
 }
 
-// endpoints returns where a cluster is found by the policy's sources, of each place in
-// turn.
+// endpoints returns where a cluster is found by the policy's sources, taking one of each place in turn.
 func (p *policyRule) endpoints(fc *v1alpha1.ForeignCluster) []string {
 	found := slices.DeleteFunc(slices.Clone(fc.Status.Sightings), func(s v1alpha1.Sighting) bool { return !slices.Contains(p.sources(), s.Source) })
 	return store.SightedEndpoints(found)
@@ -97,47 +95,46 @@ func endpointsOf(all []string, tries int) []string {
 	return out
 }
 
-// peerView is what a plan follows from.
-type peerView struct {
+// peerInput is what a plan follows from.
+type peerInput struct {
 	self peering.ClusterID
-	// rules is by name.
+	// rules is sorted by name.
 	rules []policyRule
 	all   []v1alpha1.ForeignCluster
-	// gone says of a policy that does not peer by itself whether that is so for certain,
-	// and else when.
+	// gone reports whether it is certain that a policy no longer peers by itself, and otherwise when it will be.
 	gone func(policy string) (bool, time.Time)
-	// forgotten says whether a cluster was forgotten here, and whether by a person.
+	// forgotten reports whether a cluster was forgotten here, and whether by an administrator.
 	forgotten func(peering.ClusterID) (forgotten, byPerson bool)
-	// asked is names of ForeignClusters that a person's PeeringRequest asks.
+	// asked is the names of the ForeignClusters that an administrator's PeeringRequest asks.
 	asked map[string]bool
 	now   time.Time
 	// random returns a duration below most.
 	random func(most time.Duration) time.Duration
 }
 
-// peerPlan is what is to be done.
+// peerPlan is what to do.
 type peerPlan struct {
 	dial []peerDial
-	// approve is clusters that introduced themselves.
+	// approve is the clusters that introduced themselves.
 	approve []peerApproval
-	// declined is clusters that policies do not trust on first use, as they imitate others.
+	// declined is the clusters that policies do not trust on first use, as they imitate others.
 	declined []peerRefusal
-	// letGo is names of ForeignClusters that no policy stands for any more.
+	// letGo is the names of the ForeignClusters that no policy asks for any more.
 	letGo []string
-	// lapsed says of those for which a policy still stands why they are let go.
+	// lapsed is why a cluster is let go that a policy still asks for.
 	lapsed map[string]string
-	// stay is names of those that were about to be let go, and are not any more: who
-	// forgets one from now on is a person.
+	// stay is the names of those that were about to be let go, and no longer are: if one is forgotten from now on,
+	// an administrator did it.
 	stay []string
-	// lift is clusters that a policy forgot and that one peers with again.
+	// lift is the clusters that a policy forgot and that one peers with again.
 	lift []peering.ClusterID
-	// changed is names of ForeignClusters of which Attempt returns something else.
+	// changed is the names of the ForeignClusters for which Attempt returns something else.
 	changed []string
-	// peers and waiting count by policy.
+	// peers and waiting count clusters by policy.
 	peers, waiting map[string]int
-	// full is policies that trust no more on first use.
+	// full is the policies that have reached the limit of trust on first use.
 	full map[string]bool
-	// again is when to look again; 0 is never.
+	// again is when to reconcile again; 0 means never.
 	again time.Duration
 }
 
@@ -155,46 +152,44 @@ type peerApproval struct {
 
 type peerRefusal struct{ fc, policy, why string }
 
-// tryKey is what is tried: another reason is another try.
+// tryKey identifies a try: another reason makes another try.
 type tryKey struct {
 	id     peering.ClusterID
 	policy string
 	by     basis
 }
 
-// peerTry is what is remembered of trying.
+// peerTry is the record of a try.
 type peerTry struct {
 	revision string
 	running  bool
-	// again is not before when to try, pause how long was waited before.
+	// again is the earliest time of the next try, pause the pause before the last one.
 	again time.Time
 	pause time.Duration
-	// tries is how many ended, unknown how many of the last did as no policy there has the
-	// group.
+	// tries is how many ended, unknown how many of the last ones failed because no policy there has the group.
 	tries, unknown int
 	outcome        trust.Attempt
 }
 
-// peerState is what is remembered from one look to the next.
+// peerState is the state that is kept between reconciliations.
 type peerState struct {
 	tries map[tryKey]*peerTry
-	// places is when an endpoint may be dialled again, whoever is said to be there.
+	// places is when an endpoint may be dialled again, whichever cluster is said to be there.
 	places map[string]time.Time
-	// missing is since when policies are gone that stand behind peers.
+	// missing is since when policies of existing peers are gone.
 	missing map[string]time.Time
-	// alone is the clusters that policies would peer with and a person forgot here.
-	alone map[peering.ClusterID]bool
-	// said is what there was to say of clusters with the last plan.
-	said map[peering.ClusterID]trust.Attempt
-	// away is since when policies' peers are neither found nor connected, and nothing is
-	// agreed with them.
+	// forgottenHere is the clusters that policies would peer with and an administrator forgot here.
+	forgottenHere map[peering.ClusterID]bool
+	// reported is what was reported about clusters with the last plan.
+	reported map[peering.ClusterID]trust.Attempt
+	// away is since when policies' peers are neither found nor connected, without a contract or request.
 	away    map[peering.ClusterID]time.Time
 	running int
 	limit   *rate.Limiter
 }
 
-// goneFor says of policies that made something whether they do not peer by themselves any
-// more. One that is missing may be about to be made again. exists says which there are.
+// goneFor reports for policies that made something whether they no longer peer by themselves. A missing one may be
+// about to be created again. exists is those that exist.
 func (s *peerState) goneFor(made, exists map[string]bool, now time.Time) func(string) (bool, time.Time) {
 	if s.missing == nil {
 		s.missing = map[string]time.Time{}
@@ -213,10 +208,10 @@ func (s *peerState) goneFor(made, exists map[string]bool, now time.Time) func(st
 	}
 }
 
-// planning is the making of a plan.
+// planning is a plan that is being made.
 type planning struct {
 	*peerState
-	peerView
+	peerInput
 	out     peerPlan
 	byName  map[string]*policyRule
 	known   map[peering.ClusterID]*v1alpha1.ForeignCluster
@@ -224,10 +219,10 @@ type planning struct {
 	// tried is the tries that policies want, ready those that are due.
 	tried map[tryKey]bool
 	ready []readyDial
-	// forgottenPeers and awayPeers are alone and away of the next state.
+	// forgottenPeers and awayPeers are forgottenHere and away of the next state.
 	forgottenPeers map[peering.ClusterID]bool
 	awayPeers      map[peering.ClusterID]time.Time
-	// first counts by policy whom it trusts, or tries, on first use.
+	// first counts, by policy, the clusters that it trusts, or tries, on first use.
 	first map[string]int
 }
 
@@ -236,13 +231,13 @@ type readyDial struct {
 	at time.Time
 }
 
-// plan decides what to do now. What it says to dial counts as running until done.
-func (s *peerState) plan(v peerView) peerPlan {
+// plan decides what to do now. A dial that it asks for counts as running until done.
+func (s *peerState) plan(v peerInput) peerPlan {
 	if s.limit == nil {
 		s.tries, s.places, s.limit = map[tryKey]*peerTry{}, map[string]time.Time{}, rate.NewLimiter(callRate, callBurst)
 	}
 	p := &planning{
-		peerState: s, peerView: v,
+		peerState: s, peerInput: v,
 		out:    peerPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}},
 		byName: make(map[string]*policyRule, len(v.rules)), known: store.KnownAll(v.all), decided: trustedAmong(v.all),
 		tried: map[tryKey]bool{}, forgottenPeers: map[peering.ClusterID]bool{}, awayPeers: map[peering.ClusterID]time.Time{}, first: firstUsed(v.all),
@@ -269,37 +264,37 @@ func (s *peerState) plan(v peerView) peerPlan {
 	for _, rule := range v.rules {
 		for _, text := range rule.ClusterIDs {
 			id := peering.ClusterID(text)
-			// One that dials this cluster first is refused for what a policy ended.
+			// If that cluster dials first, it would be refused because a policy forgot it.
 			if forgotten, byPerson := v.forgotten(id); forgotten && !byPerson && !slices.Contains(p.out.lift, id) {
 				p.out.lift = append(p.out.lift, id)
 			}
 		}
 	}
 	p.planDials()
-	s.alone, s.away = p.forgottenPeers, p.awayPeers
-	p.say()
+	s.forgottenHere, s.away = p.forgottenPeers, p.awayPeers
+	p.reportChanges()
 	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
 	maps.DeleteFunc(s.tries, func(key tryKey, t *peerTry) bool {
-		// Who comes and goes is not dialled more often for it.
+		// A cluster that comes and goes is not dialled more often.
 		return !p.tried[key] && !t.running && (v.now.Sub(t.again) > longPause || len(s.tries) > maxTries)
 	})
 	slices.Sort(p.out.letGo)
 	return p.out
 }
 
-// say finds out of which clusters there is something else to say than before. What came of
-// tries that no policy wants any more is not said.
-func (p *planning) say() {
+// reportChanges finds the clusters whose Attempt changed. The outcome of tries that no policy wants any more is
+// dropped.
+func (p *planning) reportChanges() {
 	for key, t := range p.tries {
 		if !p.tried[key] && !t.running {
 			t.outcome = trust.Attempt{}
 		}
 	}
-	was := p.said
-	p.said = p.attempts()
-	for _, now := range []map[peering.ClusterID]trust.Attempt{was, p.said} {
+	was := p.reported
+	p.reported = p.attempts()
+	for _, now := range []map[peering.ClusterID]trust.Attempt{was, p.reported} {
 		for id := range now {
-			if fc := p.known[id]; fc != nil && was[id] != p.said[id] && !slices.Contains(p.out.changed, fc.Name) {
+			if fc := p.known[id]; fc != nil && was[id] != p.reported[id] && !slices.Contains(p.out.changed, fc.Name) {
 				p.out.changed = append(p.out.changed, fc.Name)
 			}
 		}
@@ -307,14 +302,14 @@ func (p *planning) say() {
 	slices.Sort(p.out.changed)
 }
 
-// next has the plan made again at a time.
+// next schedules the next plan.
 func (p *planning) next(at time.Time) {
 	if wait := max(at.Sub(p.now), time.Millisecond); p.out.again == 0 || wait < p.out.again {
 		p.out.again = wait
 	}
 }
 
-// isFull says whether a policy trusts as many on first use as it may.
+// isFull reports whether a policy trusts as many on first use as it may.
 func (p *planning) isFull(policy string, by basis) bool {
 	full := by == byFirstUse && p.first[policy] >= maxFirstUse
 	p.out.full[policy] = p.out.full[policy] || full
@@ -326,14 +321,14 @@ func (p *planning) planPeer(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
 	name := store.PeerOfPolicy(fc)
 	rule, ending := p.byName[name], len(p.out.letGo)
 	switch {
-	case fc.Spec.Decision == v1alpha1.DecisionDenied: // a person's word
+	case fc.Spec.Decision == v1alpha1.DecisionDenied: // an administrator decided
 	case rule == nil:
 		if gone, at := p.gone(name); gone {
 			p.out.letGo = append(p.out.letGo, fc.Name)
 		} else {
 			p.next(at)
 		}
-	case !rule.stands(fc):
+	case !rule.stillTrusts(fc):
 		p.out.letGo = append(p.out.letGo, fc.Name)
 	default:
 		p.out.peers[name]++
@@ -359,7 +354,7 @@ func (p *planning) planPeer(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
 	}
 }
 
-// planPending decides whether policies trust, or dial, a cluster that nobody decided about.
+// planPending decides whether policies trust, or dial, a cluster that is not decided yet.
 func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
 	forgotten, byPerson := p.forgotten(id)
 	options := optionsFor(p.rules, fc, p.decided)
@@ -388,7 +383,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 	var best *readyDial
 	for _, o := range options {
 		key := tryKey{id, o.rule.name, o.by}
-		try := p.try(key, o.rule.revision, p.peerView)
+		try := p.try(key, o.rule.revision, p.peerInput)
 		if o.problem.Reason == "" && !try.running && p.isFull(o.rule.name, o.by) {
 			o.problem = firstUseFull()
 		}
@@ -412,10 +407,10 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 	}
 }
 
-// planDials decides whom of those that are ready to dial now.
+// planDials decides which of the clusters that are ready to dial now.
 func (p *planning) planDials() {
-	// Anybody invents clusters that a group or first use is tried with, and at the addresses
-	// of others: those that are listed do not wait behind them.
+	// Any host can invent clusters that a group or first use is tried with, at the addresses of others: listed
+	// clusters do not wait behind them.
 	slices.SortFunc(p.ready, func(a, b readyDial) int {
 		return cmp.Or(cmp.Compare(a.key.by.rank(), b.key.by.rank()), a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id))
 	})
@@ -446,7 +441,7 @@ func (p *planning) planDials() {
 	}
 }
 
-// firstUsed counts by policy whom it trusts on first use.
+// firstUsed counts, by policy, the clusters that it trusts on first use.
 func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 	out := map[string]int{}
 	for i := range all {
@@ -457,18 +452,17 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 	return out
 }
 
-// isAway says whether a peer is neither found nor connected, and nothing is agreed with it.
+// isAway reports whether a peer is neither found nor connected, without a contract.
 func isAway(fc *v1alpha1.ForeignCluster) bool {
 	return len(fc.Status.Sightings) == 0 && (fc.Status.Role == "" || fc.Status.Role == v1alpha1.RoleNone) &&
 		!meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected)
 }
 
-// lapses returns from when a policy's peer that is away since a time need not be known any
-// more, and why; empty is never. asked says that a person asks it for something.
+// lapses returns from when a policy's peer that has been away since a time need no longer be known, and why; empty
+// means never. asked means that an administrator's PeeringRequest asks it.
 //
-// One that trusts this cluster no longer left for good: an uninstall ends like that, and it
-// has another ID if it comes back. Of others that were not listed by name nobody says that
-// they come back; if they do, they are trusted as before.
+// A peer that no longer trusts this cluster has left for good: an uninstall ends like that, and it has another ID
+// if it comes back. Others that were not listed by name may not come back; if they do, they are trusted as before.
 func lapses(fc *v1alpha1.ForeignCluster, away time.Time, asked bool) (at time.Time, why string) {
 	c := trust.TrustedOf(fc)
 	switch {
@@ -483,9 +477,9 @@ func lapses(fc *v1alpha1.ForeignCluster, away time.Time, asked bool) (at time.Ti
 	return time.Time{}, ""
 }
 
-// firstUseFull is what there is to say of a policy that trusts as many on first use as it may.
+// firstUseFull is the attempt of a policy that has reached the limit of trust on first use.
 func firstUseFull() trust.Attempt {
-	return trust.Attempt{Reason: "FirstUseFull", Message: fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
+	return trust.Attempt{Reason: "FirstUseFull", Message: fmt.Sprintf("the policy trusts %d clusters on first use, which is the limit: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
 }
 
 // free returns from when all endpoints may be dialled.
@@ -499,9 +493,9 @@ func (s *peerState) free(endpoints []string) time.Time {
 	return at
 }
 
-// try returns what is remembered of a try. The cluster with the lower ID dials at once,
-// the other one leaves it a few seconds. After a change it is as new.
-func (s *peerState) try(key tryKey, revision string, v peerView) *peerTry {
+// try returns the record of a try. The cluster with the lower ID dials at once, the other one leaves it a few
+// seconds. After a change of the policy it starts again.
+func (s *peerState) try(key tryKey, revision string, v peerInput) *peerTry {
 	t := s.tries[key]
 	if t == nil || !t.running && t.revision != revision {
 		wait := v.random(firstSpread)
@@ -514,16 +508,16 @@ func (s *peerState) try(key tryKey, revision string, v peerView) *peerTry {
 	return t
 }
 
-// heard has a cluster tried again soon that just began to prove what a policy trusts it for,
-// and had refused that before. What it is told by its own proof may be another reason.
-func (s *peerState) heard(id peering.ClusterID, by basis, now time.Time, random func(time.Duration) time.Duration) (sooner bool) {
+// retrySoon schedules an early try with a cluster that just began to prove what a policy trusts it for, and had
+// refused that before. The cluster may refuse that proof for another reason.
+func (s *peerState) retrySoon(id peering.ClusterID, by basis, now time.Time, random func(time.Duration) time.Duration) (sooner bool) {
 	for key, t := range s.tries {
 		if key.id != id || key.by != by {
 			continue
 		}
 		switch t.outcome.Reason {
 		case trust.ReasonGroupUnknown, trust.ReasonDeniedByPeer, trust.ReasonForgottenByPeer:
-			// Its own try may come to something meanwhile.
+			// The other side's try may succeed meanwhile.
 			if soon := now.Add(laterAfter + random(laterSpread)); soon.Before(t.again) {
 				t.again, t.pause, sooner = soon, 0, true
 			}
@@ -532,8 +526,8 @@ func (s *peerState) heard(id peering.ClusterID, by basis, now time.Time, random 
 	return sooner
 }
 
-// done records how a try went, and says whether that is news. That a group is unknown there
-// is news the second time: a cluster that starts may not have read its policies yet.
+// done records the outcome of a try, and reports whether that is news. That a group is unknown there is news the
+// second time: a cluster that starts may not have read its policies yet.
 func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, news bool) {
 	s.running--
 	t := s.tries[key]
@@ -565,11 +559,10 @@ func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.
 	return outcome, news
 }
 
-// attempt is what there is to say of a cluster that is not trusted yet; empty if it was
-// not tried.
+// attempt is why a cluster is not trusted yet; empty if it was not tried.
 func (s *peerState) attempt(id peering.ClusterID) trust.Attempt { return s.attempts()[id] }
 
-// attempts is attempt of all of which there is something to say.
+// attempts is attempt for all clusters that have one.
 func (s *peerState) attempts() map[peering.ClusterID]trust.Attempt {
 	out, of := map[peering.ClusterID]trust.Attempt{}, map[peering.ClusterID]tryKey{}
 	for key, t := range s.tries {
@@ -578,13 +571,13 @@ func (s *peerState) attempts() map[peering.ClusterID]trust.Attempt {
 			of[key.id], out[key.id] = key, t.outcome
 		}
 	}
-	for id := range s.alone {
+	for id := range s.forgottenHere {
 		out[id] = trust.Attempt{Reason: "ForgottenHere", Message: "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
 	}
 	return out
 }
 
-// option is one way in which a policy may come to trust a cluster.
+// option is one way for a policy to trust a cluster.
 type option struct {
 	rule      *policyRule
 	by        basis
@@ -592,14 +585,13 @@ type option struct {
 	problem   trust.Attempt
 }
 
-// optionsFor returns how policies may come to trust a cluster that nobody decided about,
-// the surest way first: its ID is listed, it knows a secret, it is there. others is those that
-// are trusted.
+// optionsFor returns how policies may come to trust a cluster that is not decided yet, the surest way first: its ID
+// is listed, it knows a secret, it is there. others is the trusted clusters.
 func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alpha1.ForeignCluster) []option {
 	var out []option
 	for i := range rules {
 		if rule := &rules[i]; rule.lists(fc.Spec.ClusterID) {
-			// That is all there is to know.
+			// A listed ID suffices.
 			return []option{{rule: rule, by: byClusterID, endpoints: rule.endpoints(fc)}}
 		}
 	}
@@ -613,7 +605,7 @@ func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alph
 	if !slices.ContainsFunc(rules, func(rule policyRule) bool { return rule.FirstUse }) {
 		return out
 	}
-	// The condition comes only with a later look at what discovery finds.
+	// The condition is set only by a later reconciliation of what discovery finds.
 	takes := takesAnothers(fc, nil, others)
 	if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionImpostor); takes == nil && c != nil && c.Status == metav1.ConditionTrue {
 		takes = c
@@ -632,42 +624,40 @@ func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alph
 	return out
 }
 
-// imitates is what there is to say of a cluster that a policy does not trust on first use, as
-// it takes the name or the address of another; why says which.
+// imitates is the attempt for a cluster that a policy does not trust on first use, as it takes the name or the
+// address of another; why says which.
 func imitates(policy, why string) trust.Attempt {
 	return trust.Attempt{Reason: trust.ReasonImpostor, Message: fmt.Sprintf("the policy %s does not trust it on first use: %s. If it is the cluster that it says, join it with a token, or compare its code with its administrator and `entente approve` it; else `entente deny` it", policy, why)}
 }
 
-// imitationError is why a call of a cluster came to nothing that takes another's name or
-// address.
+// imitationError is why a call to a cluster that takes another's name or address is refused.
 type imitationError struct{ why string }
 
 func (e *imitationError) Error() string { return e.why }
 
-// trustedAmong returns those of all that are trusted, or are to be.
+// trustedAmong returns those of all that are trusted, or will be.
 func trustedAmong(all []v1alpha1.ForeignCluster) []v1alpha1.ForeignCluster {
 	return slices.DeleteFunc(slices.Clone(all), func(fc v1alpha1.ForeignCluster) bool {
 		return fc.Spec.Decision == v1alpha1.DecisionDenied || fc.Spec.TrustBundle == "" && fc.Spec.Decision != v1alpha1.DecisionApproved
 	})
 }
 
-// takesAnothers says whether a cluster that nobody decided about takes the name or the
-// address of a trusted one: by what was found of it, by what it said when it introduced
-// itself, or by info, what it says now.
+// takesAnothers checks whether a cluster that is not decided yet takes the name or the address of a trusted one: by
+// what was found of it, by its introduction, or by info, which it sends now.
 func takesAnothers(fc *v1alpha1.ForeignCluster, info *identity.ClusterInfo, others []v1alpha1.ForeignCluster) *metav1.Condition {
-	said := v1alpha1.Sighting{Endpoints: fc.Spec.Endpoints}
+	reported := v1alpha1.Sighting{Endpoints: fc.Spec.Endpoints}
 	if i := fc.Status.Introduction; i != nil {
-		said.Name = i.Name
+		reported.Name = i.Name
 	}
-	all := append(slices.Clone(fc.Status.Sightings), said)
+	all := append(slices.Clone(fc.Status.Sightings), reported)
 	if info != nil {
 		all = append(all, v1alpha1.Sighting{Name: info.Name, Endpoints: info.Endpoints})
 	}
 	return trust.Impostor(fc, all, others)
 }
 
-// approves says whether a cluster that introduced itself is trusted for that: it proved
-// its ID by it, and nothing else.
+// approves reports whether a cluster that introduced itself is trusted for that: the introduction proved its ID,
+// and nothing else.
 func approves(options []option, fc *v1alpha1.ForeignCluster) (peerApproval, bool) {
 	if fc.Status.Introduction == nil {
 		return peerApproval{}, false
@@ -680,8 +670,8 @@ func approves(options []option, fc *v1alpha1.ForeignCluster) (peerApproval, bool
 	return peerApproval{}, false
 }
 
-// outcomeOf is what a failed try says to people, and how long to wait before the
-// next; 0 is a little longer than the last time.
+// outcomeOf is the attempt that a failed try results in, and how long to wait before the next; 0 means a little
+// longer than the last time.
 func outcomeOf(key tryKey, err error) (trust.Attempt, time.Duration) {
 	what := "policy " + key.policy + " peers with it "
 	group, isGroup := strings.CutPrefix(string(key.by), string(byGroup))
@@ -705,7 +695,7 @@ func outcomeOf(key tryKey, err error) (trust.Attempt, time.Duration) {
 	case peering.ReasonGroupUnknown:
 		return trust.Attempt{Reason: trust.ReasonGroupUnknown, Message: fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, retryMax
 	case peering.ReasonGroupSecretMismatch:
-		return trust.Attempt{Reason: "GroupSecretMismatch", Message: what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
+		return trust.Attempt{Reason: "GroupSecretMismatch", Message: what + ", and the secrets of the two sides differ, or the connection is intercepted: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
 		return trust.Attempt{Reason: e.Reason.Condition(), Message: what + ": " + peering.Text(e.Error(), maxOutcome)}, max(e.RetryAfter, trust.RetryMax)
 	}

@@ -57,7 +57,7 @@ func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignClust
 	return fc
 }
 
-// refusing has a peer say that it trusts this cluster no longer, since a time ago.
+// refusing makes a peer refuse this cluster, since a time ago.
 func refusing(ago time.Duration) func(*v1alpha1.ForeignCluster) {
 	return func(fc *v1alpha1.ForeignCluster) {
 		fc.Status.Conditions = []metav1.Condition{{
@@ -122,7 +122,7 @@ func TestAutomaticPlan(t *testing.T) {
 		gone   bool  // the policy is gone for good
 		want   []string
 	}{
-		"nobody asks":                      {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"no policy asks":                   {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"listed":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"another is listed":                {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"a group":                          {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
@@ -133,10 +133,10 @@ func TestAutomaticPlan(t *testing.T) {
 		"first use where it is not found":  {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"an ID proves more than a group":   {[]policyRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"a group proves more than nothing": {[]policyRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"no more than two endpoints": {[]policyRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
+		"two endpoints at most": {[]policyRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
 			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
 		})}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at + ",192.0.2.50:1"}},
-		"those of its sources":             {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
+		"only those of its sources":        {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
 		"denied":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
 		"written by a person":              {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
 		"trusted otherwise":                {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{peertest.TrustedPeer("c1", 1)}, nil, nil, true, nil},
@@ -146,12 +146,12 @@ func TestAutomaticPlan(t *testing.T) {
 		"a policy forgot, and it is away":  {[]policyRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(peertest.SightedID(1))}},
 		"it introduced itself":             {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
 		"it did, listed and not found":     {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
-		"it did, and nobody finds it":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
+		"it did, and is not found":         {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
 		"it did, by first use":             {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by FirstUse of home"}},
 		"it did, and only a group asks":    {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"it stands":                        {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
+		"it is listed":                     {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
 		"not listed any more":              {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, []string{"let go c1"}},
-		"the group stands":                 {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
+		"the group exists":                 {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
 		"the group's secret is missing":    {[]policyRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: trust.Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, nil, nil, true, nil},
 		"the group is another":             {[]policyRule{grouping("home", "office")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, []string{"let go c1"}},
 		"no first use any more":            {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
@@ -168,7 +168,7 @@ func TestAutomaticPlan(t *testing.T) {
 			has := func(list []int, id peering.ClusterID) bool {
 				return slices.ContainsFunc(list, func(n int) bool { return peertest.SightedID(n) == id })
 			}
-			got := (&peerState{}).plan(peerView{
+			got := (&peerState{}).plan(peerInput{
 				self: peertest.SightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
 				gone: func(string) (bool, time.Time) { return tt.gone, now.Add(time.Minute) },
 				forgotten: func(id peering.ClusterID) (bool, bool) {
@@ -194,7 +194,7 @@ func TestListedClustersAreDialledFirst(t *testing.T) {
 		all = append(all, peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
 	}
 	s := &peerState{}
-	view := peerView{
+	view := peerInput{
 		rules: []policyRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
 		forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 	}
@@ -203,7 +203,7 @@ func TestListedClustersAreDialledFirst(t *testing.T) {
 	}
 }
 
-// A policy's peer that is away is forgotten in time, unless somebody wants it.
+// A policy's peer that is away is forgotten after a while, unless an administrator asks it.
 func TestPeersThatAreAwayLapse(t *testing.T) {
 	t.Parallel()
 	peer := func(by basis, edits ...func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
@@ -253,7 +253,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 			t.Parallel()
 			s := &peerState{}
 			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (peerPlan, bool) {
-				plan := s.plan(peerView{
+				plan := s.plan(peerInput{
 					self: peertest.SightedID(0), rules: []policyRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
 					asked: map[string]bool{"c1": tt.asked}, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 				})
@@ -297,7 +297,7 @@ func TestMissingPolicyHasAMinuteToComeBack(t *testing.T) {
 		return gone
 	}
 	if at(0, none) || at(policyGone-time.Second, none) || !at(policyGone, none) {
-		t.Error("a policy is not waited for as long as is said")
+		t.Error("a policy is not waited for as long as policyGone")
 	}
 	if !at(policyGone, made) {
 		t.Error("one that is there and does not peer by itself is waited for")
@@ -312,16 +312,16 @@ type mesh struct {
 	states []*peerState
 	rules  [][]policyRule
 	trusts map[[2]int]bool
-	// introduced is who introduced itself to whom.
+	// introduced is the introductions, from and to.
 	introduced map[[2]int]bool
 	calls      map[[2]int]int
-	// answer is what a call of one cluster by another comes to; nil is trust of both.
+	// answer is the error of a call of one cluster to another; nil means that both trust.
 	answer func(from, to int) error
 	random *rand.Rand
 	most   int
-	// step is how often everybody looks.
+	// step is how often each cluster reconciles.
 	step time.Duration
-	// views is what each knows, until that changes.
+	// views caches what each knows.
 	views map[int][]v1alpha1.ForeignCluster
 }
 
@@ -352,7 +352,7 @@ type meshCall struct {
 	ends     time.Time
 }
 
-// run runs the mesh for a while; a call takes as long as took says.
+// run runs the mesh for a while; a call takes as long as took returns.
 func (m *mesh) run(span, took time.Duration) {
 	var running []meshCall
 	random := func(most time.Duration) time.Duration { return time.Duration(m.random.Int64N(int64(most))) }
@@ -372,7 +372,7 @@ func (m *mesh) run(span, took time.Duration) {
 		running = slices.DeleteFunc(running, func(c meshCall) bool { return !c.ends.After(at) })
 		m.most = max(m.most, len(running))
 		for i, s := range m.states {
-			plan := s.plan(peerView{
+			plan := s.plan(peerInput{
 				self: peertest.SightedID(i), rules: m.rules[i], all: m.view(i), now: at, random: random,
 				gone:      func(string) (bool, time.Time) { return false, at },
 				forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
@@ -437,7 +437,7 @@ func TestMeshPeersWithFewCalls(t *testing.T) {
 	}
 }
 
-// TestWrongSecretIsNotTriedOften has clusters whose secrets differ for hours.
+// TestWrongSecretIsNotTriedOften runs clusters whose secrets differ for hours.
 func TestWrongSecretIsNotTriedOften(t *testing.T) {
 	t.Parallel()
 	const n, hours, perHour = 3, 3, 4
@@ -466,7 +466,7 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	rule := grouping("home", "garage")
 	at := now
 	dials := func() int {
-		plan := s.plan(peerView{
+		plan := s.plan(peerInput{
 			self: peertest.SightedID(0), rules: []policyRule{rule}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, now: at, random: none,
 			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
@@ -480,7 +480,7 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	}
 	said := s.attempt(peertest.SightedID(1))
 	if said.Reason != "GroupSecretMismatch" || !strings.Contains(said.Message, "secretRef") || !strings.Contains(said.Message, "group garage") {
-		t.Errorf("it says %+v", said)
+		t.Errorf("the attempt is %+v", said)
 	}
 	if at = at.Add(time.Minute); dials() != 0 {
 		t.Error("it is dialled again after a minute")
@@ -493,13 +493,13 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	}
 }
 
-// A cluster that is refused as one that was forgotten does not hear whether a person forgot it.
-func TestForgottenClusterIsToldWhoMayHaveDoneIt(t *testing.T) {
+// A cluster that is refused as one that was forgotten does not learn whether an administrator forgot it.
+func TestForgottenClusterLearnsWhatMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	said, _ := outcomeOf(tryKey{policy: "home", by: byClusterID}, peering.Errorf(peering.ReasonTrustForgotten, "no"))
 	for _, word := range []string{"administrator there", "policy there", "entente join"} {
 		if said.Reason != trust.ReasonForgottenByPeer || !strings.Contains(said.Message, word) {
-			t.Errorf("it says %+v, without %q", said, word)
+			t.Errorf("the attempt is %+v, without %q", said, word)
 		}
 	}
 }
@@ -533,7 +533,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 		}
 		dials := 0
 		for i := range 3 {
-			plan := s.plan(peerView{
+			plan := s.plan(peerInput{
 				self: peertest.SightedID(0), rules: []policyRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
 				gone: func(string) (bool, time.Time) { return false, now }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 			})
@@ -542,7 +542,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 				t.Errorf("%d that introduced themselves are trusted, want 2", approved)
 			}
 			if i == 2 && !plan.full["home"] {
-				t.Errorf("%s: nobody is told", name)
+				t.Errorf("%s: the outcome is not reported", name)
 			}
 		}
 		if name == "found" && dials != 2 {
@@ -551,7 +551,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 	}
 }
 
-// TestInventedClustersAreNotAllDialled has discovery find many clusters at few places.
+// TestInventedClustersAreNotAllDialled lets discovery find many clusters at few places.
 func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	t.Parallel()
 	s := &peerState{}
@@ -564,7 +564,7 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	at := map[string][]time.Time{}
 	total := 0
 	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(500 * time.Millisecond) {
-		plan := s.plan(peerView{
+		plan := s.plan(peerInput{
 			self: peertest.SightedID(0), rules: []policyRule{firstUse("home")}, all: all, now: clock, random: none,
 			gone: func(string) (bool, time.Time) { return false, clock }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
@@ -579,7 +579,7 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 				}
 				at[e] = append(at[e], clock)
 			}
-			s.done(d.key, errors.New("nobody there"), clock, none)
+			s.done(d.key, errors.New("connection refused"), clock, none)
 		}
 	}
 	if most := callBurst + 60*callRate + 1; total > most || total < most/2 {

@@ -16,26 +16,26 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 )
 
-// useView is what follows from what automatic policies ask for.
-type useView struct {
+// useInput is everything that the use of peers by automatic policies follows from.
+type useInput struct {
 	rules      []policyRule
 	all        []v1alpha1.ForeignCluster
 	requests   []v1alpha1.PeeringRequest
 	offloading []v1alpha1.NamespaceOffloading
 	// namespaces is those that exist and are not being deleted.
 	namespaces map[string]bool
-	// gone is as in peerView.
+	// gone is as in peerInput.
 	gone func(policy string) (bool, time.Time)
 }
 
-// usePlan is what is to be done about PeeringRequests and NamespaceOffloadings.
+// usePlan is what to do about PeeringRequests and NamespaceOffloadings.
 type usePlan struct {
 	create      []*v1alpha1.PeeringRequest
 	change      []requestChange
 	remove      []*v1alpha1.PeeringRequest
 	offload     []*v1alpha1.NamespaceOffloading
 	stopOffload []*v1alpha1.NamespaceOffloading
-	// handOver is those that are a person's from now on, as the peer is that they are for.
+	// handOver is the objects that belong to an administrator from now on, like the peer that they are for.
 	handOver  []client.Object
 	leftAlone []leftAlone
 }
@@ -45,12 +45,12 @@ type requestChange struct {
 	spec    v1alpha1.PeeringRequestSpec
 }
 
-// leftAlone is what a policy would make and somebody else made.
+// leftAlone is an object that a policy would make and that another owner made.
 type leftAlone struct{ policy, what string }
 
-// planUse decides what is asked of the peers of automatic policies. Each peer is asked
-// by a request of its own: one with a clusterSelector asks all and takes the cheapest.
-func planUse(v useView) usePlan {
+// planUse decides what is asked of the peers of automatic policies. Each peer is asked by a request of its own: one
+// with a clusterSelector would ask all and take the cheapest.
+func planUse(v useInput) usePlan {
 	awaited := func(policy string) bool { gone, _ := v.gone(policy); return !gone }
 	var out usePlan
 	wanted := map[string]*v1alpha1.PeeringRequest{}
@@ -65,7 +65,7 @@ func planUse(v useView) usePlan {
 		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); c != nil && c.Status == metav1.ConditionTrue {
 			trusted[fc.Name] = c
 		}
-		if rule := rules[store.PeerOfPolicy(fc)]; rule != nil && rule.Uses() && rule.stands(fc) && inTrust(fc) {
+		if rule := rules[store.PeerOfPolicy(fc)]; rule != nil && rule.Uses() && rule.stillTrusts(fc) && inTrust(fc) {
 			want := requestFor(rule, fc)
 			wanted[want.Name] = want
 		}
@@ -87,13 +87,13 @@ func planUse(v useView) usePlan {
 		case want == nil, want.Spec.ForeignCluster != r.Spec.ForeignCluster, want.Labels[v1alpha1.LabelAutomatic] != policy:
 			out.remove = append(out.remove, r)
 		case outlived(r, trusted[r.Spec.ForeignCluster]):
-			out.remove = append(out.remove, r) // and asked again with the next look
+			out.remove = append(out.remove, r) // and asked again by the next reconciliation
 		case !equality.Semantic.DeepEqual(want.Spec.Resources, r.Spec.Resources), !equality.Semantic.DeepEqual(want.Spec.PriceCeiling, r.Spec.PriceCeiling):
 			out.change = append(out.change, requestChange{r, want.Spec})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		// Who does not trust this cluster is not asked.
+		// A peer that does not trust this cluster is not asked.
 		if want := wanted[name]; trusted[want.Spec.ForeignCluster] != nil {
 			out.create = append(out.create, want)
 		}
@@ -103,23 +103,23 @@ func planUse(v useView) usePlan {
 	return out
 }
 
-// takenOver says whether a ForeignCluster is a person's, and trusted: who takes it from a
-// policy ends nothing of what the policy made for it.
+// takenOver reports whether a ForeignCluster is an administrator's, and trusted: taking it over from a policy ends
+// nothing that the policy made for it.
 func takenOver(fc *v1alpha1.ForeignCluster) bool { return inTrust(fc) && store.PeerOfPolicy(fc) == "" }
 
-// inTrust says whether a ForeignCluster is trusted, and is to stay so.
+// inTrust reports whether a ForeignCluster is trusted, and will stay so.
 func inTrust(fc *v1alpha1.ForeignCluster) bool {
 	return fc.DeletionTimestamp.IsZero() && fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied
 }
 
-// outlived says whether the provider ended what a request was for and trust was made
-// again since: then that was not its last word. Where trust held all the time it was.
+// outlived reports whether the provider ended what a request was for and trust was made again since: then the
+// request may be made again. If trust lasted all the time the end was final.
 func outlived(r *v1alpha1.PeeringRequest, trusted *metav1.Condition) bool {
 	accepted := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionAccepted)
 	return trusted != nil && accepted != nil && accepted.Reason == store.ReasonEndedByProvider && !trusted.LastTransitionTime.Before(&accepted.LastTransitionTime)
 }
 
-func planOffloading(v useView, rules map[string]*policyRule, awaited func(string) bool, out *usePlan) {
+func planOffloading(v useInput, rules map[string]*policyRule, awaited func(string) bool, out *usePlan) {
 	wanted := map[string]string{}
 	for i := range v.rules {
 		rule := &v.rules[i]
@@ -172,10 +172,10 @@ func labelsOf(policy string) map[string]string {
 	return map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
 }
 
-// requestPrefix comes before a ForeignCluster's name in that of its request.
+// requestPrefix precedes a ForeignCluster's name in the name of its request.
 const requestPrefix = "automatic-"
 
-// requestFor is what a policy asks one of its peers.
+// requestFor is the request of a policy to one of its peers.
 func requestFor(rule *policyRule, fc *v1alpha1.ForeignCluster) *v1alpha1.PeeringRequest {
 	return &v1alpha1.PeeringRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: requestPrefix + fc.Name, Labels: labelsOf(rule.name)},

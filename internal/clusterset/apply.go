@@ -22,8 +22,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// apply makes a ServiceImport, the Service that has its address, and its EndpointSlices what a
-// plan says.
+// apply updates a ServiceImport, the Service that has its address, and its EndpointSlices to a plan.
 func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport, p plan) error {
 	if err := kube.Bind(ctx, r.Client, name.Namespace, ClusterRole, r.ServiceAccount); err != nil {
 		return err
@@ -59,7 +58,7 @@ func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *
 	return client.IgnoreNotFound(store.PatchStatus(ctx, r.Direct, now, after))
 }
 
-// payer is the peer on whose budget a Service is; none is this cluster itself.
+// payer is the peer whose budget pays for the writes of a Service; empty for this cluster itself.
 func (p plan) payer() peering.ClusterID {
 	if len(p.sides) == 0 || slices.ContainsFunc(p.sides, func(s side) bool { return s.own }) {
 		return ""
@@ -67,7 +66,7 @@ func (p plan) payer() peering.ClusterID {
 	return p.sides[0].cluster
 }
 
-// take takes a write off a peer's budget.
+// take takes a write from a peer's budget.
 func (r *Reconciler) take(payer peering.ClusterID, o client.Object) error {
 	if payer == "" {
 		return nil
@@ -75,8 +74,7 @@ func (r *Reconciler) take(payer peering.ClusterID, o client.Object) error {
 	return r.Budget.Take(payer, o)
 }
 
-// applyImport makes the ServiceImport, or has it say what a plan does. Addresses stay as they
-// are.
+// applyImport creates the ServiceImport, or updates it to a plan. Addresses stay as they are.
 func (r *Reconciler) applyImport(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport, p plan) (*mcs.ServiceImport, error) {
 	if p.frozen {
 		return have, nil
@@ -107,8 +105,8 @@ func (r *Reconciler) applyImport(ctx context.Context, name peering.ServiceName, 
 	return now, nil
 }
 
-// applyDerived makes the Service that has the address, and has the import say that. taken says
-// that the name is another Service's.
+// applyDerived creates or updates the Service that has the address, and records it in the import. taken reports
+// that the name belongs to another Service.
 func (r *Reconciler) applyDerived(ctx context.Context, i *mcs.ServiceImport, p plan) (taken bool, err error) {
 	want, have := derived(i), &corev1.Service{}
 	err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), have)
@@ -156,7 +154,7 @@ func (r *Reconciler) updateDerived(ctx context.Context, have, want *corev1.Servi
 	return now, nil
 }
 
-// dropDerived deletes the Service that had the address of what has none any more.
+// dropDerived deletes the Service of a ServiceImport that no longer has an address.
 func (r *Reconciler) dropDerived(ctx context.Context, i *mcs.ServiceImport) error {
 	i.Spec.IPs = nil
 	have := &corev1.Service{}
@@ -167,7 +165,7 @@ func (r *Reconciler) dropDerived(ctx context.Context, i *mcs.ServiceImport) erro
 	return client.IgnoreNotFound(r.Direct.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
 }
 
-// writeAddresses has the ServiceImport say which addresses it has.
+// writeAddresses writes the addresses of a ServiceImport.
 func (r *Reconciler) writeAddresses(ctx context.Context, before, now *mcs.ServiceImport) error {
 	var was mcs.ServiceImport
 	if before != nil {
@@ -182,8 +180,7 @@ func (r *Reconciler) writeAddresses(ctx context.Context, before, now *mcs.Servic
 	return nil
 }
 
-// applySlices makes the EndpointSlices what a plan says. A headless import has the IP families
-// of its endpoints.
+// applySlices updates the EndpointSlices to a plan. A headless import has the IP families of its endpoints.
 func (r *Reconciler) applySlices(ctx context.Context, i *mcs.ServiceImport, p plan) error {
 	var list discoveryv1.EndpointSliceList
 	if err := r.Direct.List(ctx, &list, client.InNamespace(i.Namespace), client.MatchingLabels{
@@ -223,8 +220,8 @@ func (r *Reconciler) applySlices(ctx context.Context, i *mcs.ServiceImport, p pl
 	return nil
 }
 
-// drop deletes a ServiceImport that nobody exports to. What was made for it goes with it, as
-// its owner's; the agent's rights in the namespace go with the last one.
+// drop deletes a ServiceImport that no cluster exports to. What was created for it is deleted with it, as its
+// owner; the agent's rights in the namespace are removed with the last one.
 func (r *Reconciler) drop(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport) error {
 	if have != nil {
 		if err := r.Direct.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {

@@ -4,12 +4,10 @@ import "time"
 
 // Limits and pauses.
 const (
-	// gather is for how long what is said of a Service is gathered before it is written.
+	// gather is how long states of a Service are gathered before they are written.
 	gather = 300 * time.Millisecond
-	// lookAgain is how often each Service is compared with what is there though nothing
-	// happened.
-	lookAgain = 10 * time.Minute
-	// servedAgain is how often it is looked whether the API server has the kinds, as long as
-	// it has not.
+	// resyncInterval is how often each Service is reconciled if nothing happened.
+	resyncInterval = 10 * time.Minute
+	// servedAgain is how often it is checked whether the API server has the kinds, until it has.
 	servedAgain = time.Minute
 )

@@ -43,7 +43,7 @@ import (
 type sharing struct {
 	owner client.Client
 	r     *Reconciler
-	// say has a peer say how its Service is, and that this was all.
+	// say sends the state of a peer's Service, as the complete list.
 	say chan []peering.ExportedService
 }
 
@@ -90,7 +90,7 @@ func startSharing(t *testing.T) *sharing {
 			return netip.MustParseAddr("198.18.0." + strings.Split(a.String(), ".")[3]), true
 		},
 		Budget: &store.WriteBudget{Now: time.Now}, Events: &peertest.Recorder{},
-		Watch: func(ctx context.Context, _ peering.ClusterID, _ services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+		Watch: func(ctx context.Context, _ peering.ClusterID, _ services.Subscription, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 			for {
 				select {
 				case <-ctx.Done():
@@ -147,7 +147,7 @@ func (s *sharing) shows(t *testing.T, want string) {
 	}
 }
 
-// look says what a ServiceImport is, what has its address, and its endpoints.
+// look formats a ServiceImport, the Service that has its address, and its endpoints.
 func (s *sharing) look(t *testing.T) string {
 	t.Helper()
 	var i mcs.ServiceImport
@@ -185,7 +185,7 @@ func (s *sharing) look(t *testing.T) string {
 }
 
 // A Service that is exported here and by a peer is one ServiceImport, by the agent's own rights:
-// it has an address and the endpoints of both, follows what each says, and goes with the last.
+// it has an address and the endpoints of both, follows what each exports, and goes with the last.
 func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 	s := startSharing(t)
 	office := &api.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: api.ForeignClusterSpec{ClusterID: string(there)}}
@@ -263,7 +263,7 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 		return apierrors.IsNotFound(s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: ClusterRole}, &rbacv1.RoleBinding{}))
 	})
 
-	// What somebody else made is left alone, also while the agent has its rights.
+	// Objects of other owners are left alone, also while the agent has its rights.
 	theirs := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs"}, Spec: mcs.ServiceImportSpec{Type: mcs.Headless, Ports: []mcs.ServicePort{}}}
 	s.create(t, theirs)
 	if err := kube.Bind(t.Context(), s.r.Client, "shop", ClusterRole, s.r.ServiceAccount); err != nil {
@@ -272,7 +272,7 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 	waittest.Eventually(t, "the guard answers", func() bool {
 		err := s.r.Direct.Delete(t.Context(), theirs)
 		if err == nil {
-			t.Fatal("the agent deleted somebody else's ServiceImport")
+			t.Fatal("the agent deleted another owner's ServiceImport")
 		}
 		return strings.Contains(err.Error(), "may touch only")
 	})

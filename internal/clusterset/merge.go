@@ -16,42 +16,42 @@ import (
 // side is one of the clusters that export a Service of a name.
 type side struct {
 	cluster peering.ClusterID
-	// own says that it is this one.
+	// own: this cluster.
 	own bool
-	// service is the Service as it is there, with its export.
+	// service is the Service in that cluster, with its export.
 	service peering.ExportedService
-	// resolve says where an endpoint is from here.
+	// resolve returns the address of an endpoint as seen from here.
 	resolve endpoints.Resolver
 	// endpoints is when its endpoints are used, by the policy that selects it.
 	endpoints api.EndpointPreference
-	// distance is the class of the round trip to it, in milliseconds; 0 is not known.
+	// distance is the class of the round trip to it, in milliseconds; 0 if it is not known.
 	distance int
-	// down says that the tunnel is known to pass nothing: no endpoint is used.
+	// down: the tunnel is known to pass no traffic, so no endpoint is used.
 	down bool
 }
 
-// merged is what all exports of a name come to.
+// merged is the result of merging all exports of a name.
 type merged struct {
 	headless bool
 	ports    []peering.ServicePort
-	// affinity has what is said of sessions.
+	// affinity has the settings of session affinity.
 	affinity peering.ServiceObject
-	// export has labels, annotations and where traffic goes.
+	// export has labels, annotations and the traffic distribution.
 	export peering.ServiceExport
 	// conflicts is in what the exports differ.
 	conflicts []mcs.ServiceExportConditionReason
 }
 
-// order puts the cluster first that decides where clusters differ: the one that exports for
-// longest, and of two of the same second that with the smaller ID, which all clusters can tell.
+// order puts the cluster first that decides where clusters differ: the one with the oldest export, and of two of
+// the same second the one with the smaller ID. All clusters compute the same order.
 func order(sides []side) {
 	slices.SortFunc(sides, func(a, b side) int {
 		return cmp.Or(a.service.Export.Created.Compare(b.service.Export.Created), cmp.Compare(a.cluster, b.cluster))
 	})
 }
 
-// merge returns what exports come to, by the rules of KEP-1645: ports are united, and in all
-// else the first decides. There is at least one, and they are in order.
+// merge merges exports by the rules of KEP-1645: ports are united, and the first decides about all else. There is
+// at least one, and they are in order.
 func merge(sides []side) merged {
 	first := sides[0].service
 	out := merged{
@@ -84,9 +84,8 @@ func merge(sides []side) merged {
 	return out
 }
 
-// mergePorts unites ports. One that cannot be in a Service with those of clusters that come
-// first is left out: of the same name, or of the same number and protocol, or without a name
-// beside others.
+// mergePorts unites ports. It leaves out ports that cannot be in a Service together with those of clusters that
+// come first: with the same name, with the same number and protocol, or without a name beside others.
 func mergePorts(sides []side) []peering.ServicePort {
 	var out []peering.ServicePort
 	for _, s := range sides {
@@ -107,8 +106,8 @@ func samePorts(a, b []peering.ServicePort) bool {
 	return slices.Equal(slices.SortedFunc(slices.Values(a), byName), slices.SortedFunc(slices.Values(b), byName))
 }
 
-// shared returns those of a cluster's ports that are ports of the merged Service, as that has
-// them. What the cluster means by another port of the name is not reached.
+// shared returns the ports of a cluster that are ports of the merged Service, as the merged Service has them. A
+// different port of the same name in that cluster is not reached.
 func (m merged) shared(ports []peering.ServicePort) []peering.ServicePort {
 	var out []peering.ServicePort
 	for _, p := range m.ports {
@@ -121,7 +120,7 @@ func (m merged) shared(ports []peering.ServicePort) []peering.ServicePort {
 	return out
 }
 
-// reason is the conflicts as the reason of a condition.
+// reason joins the conflicts to the reason of a condition.
 func (m merged) reason() string {
 	texts := make([]string, len(m.conflicts))
 	for i, c := range m.conflicts {

@@ -75,7 +75,7 @@ func TestClustersThatDifferAreMergedByTheOldest(t *testing.T) {
 		conflicts string
 	}{
 		"one": {[]side{exported(here, 1, "web:TCP/80")}, "web:TCP/80", false, "None", ""},
-		"two that say the same": {
+		"two that are equal": {
 			[]side{exported(here, 1, "web:TCP/80 dns:UDP/53"), exported(there, 2, "dns:UDP/53 web:TCP/80")}, "web:TCP/80 dns:UDP/53", false, "None", "",
 		},
 		"ports are united": {
@@ -110,7 +110,7 @@ func TestClustersThatDifferAreMergedByTheOldest(t *testing.T) {
 			"web:TCP/80", false, "None", "LabelsConflict,AnnotationsConflict,InternalTrafficPolicyConflict,TrafficDistributionConflict",
 		},
 	} {
-		// What is made of it does not depend on who is heard of first: all clusters make the same of it.
+		// The result does not depend on which cluster is known first: all clusters compute the same.
 		for _, sides := range [][]side{test.sides, reversed(test.sides)} {
 			sides = slices.Clone(sides)
 			order(sides)
@@ -170,8 +170,8 @@ func have(clusters ...peering.ClusterID) *mcs.ServiceImport {
 }
 
 // An agent that starts knows nothing of its peers for a while. What they exported stays, with
-// its address, until they say otherwise or nobody may import from them.
-func TestExportsOfAPeerStayUntilItIsHeardOf(t *testing.T) {
+// its address, until they send otherwise or no policy lets this cluster import from them.
+func TestExportsOfAPeerStayUntilItSendsThem(t *testing.T) {
 	t.Parallel()
 	waiting := map[peering.ClusterID]bool{there: true}
 	for name, test := range map[string]struct {
@@ -180,13 +180,13 @@ func TestExportsOfAPeerStayUntilItIsHeardOf(t *testing.T) {
 		frozen   bool
 		ports    string
 	}{
-		"not heard of yet":                 {snapshot{have: have(there), waiting: waiting}, "b", true, "web:TCP/80"},
-		"heard of, and exports it no more": {snapshot{have: have(there)}, "", false, ""},
-		"another is heard of first": {
+		"nothing sent yet":        {snapshot{have: have(there), waiting: waiting}, "b", true, "web:TCP/80"},
+		"it no longer exports it": {snapshot{have: have(there)}, "", false, ""},
+		"another sends first": {
 			snapshot{have: have(here, there), waiting: waiting, sides: []side{exported(here, 1, "web:TCP/80 more:TCP/81")}}, "a b", true, "web:TCP/80",
 		},
 		"it never exported this": {snapshot{have: have(here), waiting: waiting, sides: []side{exported(here, 1, "web:TCP/80 more:TCP/81")}}, "a", false, "web:TCP/80 more:TCP/81"},
-		"heard of again":         {snapshot{have: have(here, there), sides: []side{exported(there, 1, "web:TCP/80")}}, "b", false, "web:TCP/80"},
+		"sent again":             {snapshot{have: have(here, there), sides: []side{exported(there, 1, "web:TCP/80")}}, "b", false, "web:TCP/80"},
 	} {
 		test.s.name = hello
 		p := decide(test.s)
@@ -216,7 +216,7 @@ func TestAnExportHasItsConditions(t *testing.T) {
 		"all is well":          {snapshot{service: service(""), shared: true, sides: []side{mine}}, "Valid=True/Valid Ready=True/Ready Conflict=False/NoConflicts"},
 		"no Service":           {snapshot{shared: true}, "Valid=False/NoService Ready=False/Failed Conflict=False/NoConflicts"},
 		"an external name":     {snapshot{service: service(corev1.ServiceTypeExternalName), shared: true}, "Valid=False/InvalidServiceType Ready=False/Failed Conflict=False/NoConflicts"},
-		"withheld":             {snapshot{service: service(""), shared: true, invalid: "its owner keeps it back"}, "Valid=False/NotExported Ready=False/Failed Conflict=False/NoConflicts"},
+		"withheld":             {snapshot{service: service(""), shared: true, invalid: "its owner excludes it"}, "Valid=False/NotExported Ready=False/Failed Conflict=False/NoConflicts"},
 		"shared by none":       {snapshot{service: service("")}, "Valid=True/Valid Ready=False/Pending Conflict=False/NoConflicts"},
 		"a name that is taken": {snapshot{service: service(""), shared: true, sides: []side{mine}, have: foreign}, "Valid=True/Valid Ready=False/Failed Conflict=False/NoConflicts"},
 		"another differs":      {snapshot{service: service(""), shared: true, sides: []side{theirs, mine}}, "Valid=True/Valid Ready=True/Ready Conflict=True/PortConflict"},
@@ -234,7 +234,7 @@ func TestAnExportHasItsConditions(t *testing.T) {
 		}
 	}
 	if p := decide(snapshot{name: hello, sides: []side{mine}, have: foreign}); !p.taken {
-		t.Error("somebody else's ServiceImport would be written")
+		t.Error("another owner's ServiceImport would be written")
 	}
 }
 
@@ -251,7 +251,7 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 	unready := func(s *peering.ExportedService) { s.Service.Endpoints[0].Ready = false }
 	none := func(s *peering.ExportedService) { s.Service.Endpoints = nil }
 	headless := func(s *peering.ExportedService) { s.Service.Headless = true }
-	// side is a cluster at a distance, with what the policy says that selects it.
+	// side is a cluster at a distance, with the preference of the policy that selects it.
 	at := func(distance int, policy api.EndpointPreference, s side) side {
 		s.distance, s.endpoints = distance, policy
 		return s
@@ -275,13 +275,13 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 		"its own are not ready":                       {[]side{own(first, unready), b()}, "a b"},
 		"it has none":                                 {[]side{own(first, none), b()}, "b"},
 		"it does not export it":                       {[]side{b(first), c()}, "b c"},
-		"the oldest says not":                         {[]side{exported(there, 1, "web:TCP/80"), exported(here, 2, "web:TCP/80", first)}, "b a"},
-		"the oldest says so":                          {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/80")}, "(b) a"},
+		"the oldest has none":                         {[]side{exported(there, 1, "web:TCP/80"), exported(here, 2, "web:TCP/80", first)}, "b a"},
+		"the oldest has one":                          {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/80")}, "(b) a"},
 		"a headless one has names":                    {[]side{own(first, headless), b(headless)}, "(a) (b)"},
-		"what is no preference is none":               {[]side{own(says("Mine")), b()}, "a b"},
+		"an unknown preference is ignored":            {[]side{own(says("Mine")), b()}, "a b"},
 		"its own by policy":                           {[]side{own(), at(0, ownFirst, b())}, "a (b)"},
 		"by the policy of each":                       {[]side{own(), at(0, ownFirst, b()), c()}, "a (b) c"},
-		"the export says otherwise":                   {[]side{own(all), at(0, ownFirst, b())}, "a b"},
+		"the export has another one":                  {[]side{own(all), at(0, ownFirst, b())}, "a b"},
 		"its own has other ports":                     {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/81")}, "b"},
 		"the nearest is its own":                      {[]side{own(near), at(2, "", b()), at(50, "", c())}, "a (b) (c)"},
 		"then the next":                               {[]side{own(near, unready), at(2, "", b()), at(50, "", c())}, "a b (c)"},
@@ -295,7 +295,7 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 		"the nearest by policy":                       {[]side{own(none), at(2, nearest, b()), at(50, nearest, c())}, "b (c)"},
 		"some by policy":                              {[]side{own(none), at(50, nearest, b()), at(2, "", c())}, "(b) c"},
 		"some by policy, though a farther one is all": {[]side{own(none), at(2, nearest, b()), at(50, "", c())}, "b c"},
-		"nobody is ready":                             {[]side{own(near, unready), at(2, "", b(unready)), at(50, "", c(unready))}, "a b c"},
+		"none is ready":                               {[]side{own(near, unready), at(2, "", b(unready)), at(50, "", c(unready))}, "a b c"},
 	} {
 		p := decide(snapshot{name: hello, shared: true, sides: test.sides})
 		var out []string
@@ -314,7 +314,7 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 	}
 }
 
-// Of whichever endpoints are ready, and whatever is said of which come first, the address leads to one that is
+// Whichever endpoints are ready, and whichever preference applies, the address leads to one that is
 // ready as long as any is, and to no other while its cluster is preferred.
 func TestTheAddressLeadsToWhatIsReady(t *testing.T) {
 	t.Parallel()

@@ -19,39 +19,39 @@ import (
 )
 
 const (
-	// AnnotationDerived says of a ServiceImport which Service has its address here.
+	// AnnotationDerived on a ServiceImport names the Service that has its address here.
 	AnnotationDerived = "multicluster.kubernetes.io/derived-service"
 )
 
-// snapshot is what decides about a Service of a name.
+// snapshot is everything that decides about a Service of a name.
 type snapshot struct {
 	name peering.ServiceName
-	// export and service are this cluster's own; nil means none.
+	// export and service are this cluster's own; nil if there is none.
 	export  *mcs.ServiceExport
 	service *corev1.Service
-	// shared says that some policy shares the namespace.
+	// shared: some policy shares the namespace.
 	shared bool
-	// invalid is why the export cannot cross, for people; empty if it can.
+	// invalid is why the export cannot cross, for users; empty if it can.
 	invalid string
 	// sides is the clusters that export it.
 	sides []side
-	// waiting is the peers that have not said yet what they export.
+	// waiting is the peers that have not sent yet what they export.
 	waiting map[peering.ClusterID]bool
-	// have is the ServiceImport; nil means none.
+	// have is the ServiceImport; nil if there is none.
 	have *mcs.ServiceImport
 }
 
-// plan is what becomes of it.
+// plan is what to do for a Service of a name.
 type plan struct {
 	// conditions are those of the export, if there is one.
 	conditions []metav1.Condition
-	// taken says that somebody else's ServiceImport has the name.
+	// taken: a ServiceImport of another owner has the name.
 	taken bool
-	// sides are those that count, in order; none is no ServiceImport.
+	// sides are those that count, in order; without any there is no ServiceImport.
 	sides []side
 	merged
-	// frozen says that the ServiceImport stays as it is but for endpoints, and kept whose
-	// endpoints stay, too: a peer that exported has not said yet whether it still does.
+	// frozen: the ServiceImport stays as it is except for endpoints, and kept is whose endpoints stay, too: a peer
+	// that exported has not sent yet whether it still does.
 	frozen bool
 	kept   map[string]bool
 }
@@ -81,7 +81,7 @@ func decide(s snapshot) plan {
 	return p
 }
 
-// mergedOf reads back what was made of exports.
+// mergedOf reads back the merged exports from a ServiceImport.
 func mergedOf(i *mcs.ServiceImport) merged {
 	out := merged{headless: i.Spec.Type == mcs.Headless}
 	for _, port := range i.Spec.Ports {
@@ -90,19 +90,19 @@ func mergedOf(i *mcs.ServiceImport) merged {
 	return out
 }
 
-// conditions returns what is said of an export.
+// conditions returns the conditions of an export.
 func conditions(s snapshot, p plan) []metav1.Condition {
 	yes, no := metav1.ConditionTrue, metav1.ConditionFalse
-	say := func(kind mcs.ServiceExportConditionType, status metav1.ConditionStatus, reason mcs.ServiceExportConditionReason, message string) metav1.Condition {
+	newCondition := func(kind mcs.ServiceExportConditionType, status metav1.ConditionStatus, reason mcs.ServiceExportConditionReason, message string) metav1.Condition {
 		c := store.Condition(string(kind), status, string(reason), message)
 		c.ObservedGeneration = s.export.Generation
 		return c
 	}
-	ready := say(mcs.ServiceExportConditionReady, yes, mcs.ServiceExportReasonReady, "peers that share the namespace may import it")
-	valid := say(mcs.ServiceExportConditionValid, yes, mcs.ServiceExportReasonValid, "")
+	ready := newCondition(mcs.ServiceExportConditionReady, yes, mcs.ServiceExportReasonReady, "peers that share the namespace may import it")
+	valid := newCondition(mcs.ServiceExportConditionValid, yes, mcs.ServiceExportReasonValid, "")
 	wrong := func(reason mcs.ServiceExportConditionReason, message string) {
-		valid = say(mcs.ServiceExportConditionValid, no, reason, message)
-		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, message)
+		valid = newCondition(mcs.ServiceExportConditionValid, no, reason, message)
+		ready = newCondition(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, message)
 	}
 	switch {
 	case s.service == nil:
@@ -112,20 +112,19 @@ func conditions(s snapshot, p plan) []metav1.Condition {
 	case s.invalid != "":
 		wrong("NotExported", s.invalid)
 	case !s.shared:
-		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonPending, "no PeeringPolicy shares the namespace: the clusterSet of one has to select it")
+		ready = newCondition(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonPending, "no PeeringPolicy shares the namespace: the clusterSet of one has to select it")
 	case p.taken:
-		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, "the namespace has a ServiceImport of that name that is not Entente's: delete it")
+		ready = newCondition(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, "the namespace has a ServiceImport of that name that is not Entente's: delete it")
 	}
-	conflict := say(mcs.ServiceExportConditionConflict, no, mcs.ServiceExportReasonNoConflicts, "")
+	conflict := newCondition(mcs.ServiceExportConditionConflict, no, mcs.ServiceExportReasonNoConflicts, "")
 	if len(p.conflicts) > 0 {
-		conflict = say(mcs.ServiceExportConditionConflict, yes, mcs.ServiceExportConditionReason(p.reason()),
+		conflict = newCondition(mcs.ServiceExportConditionConflict, yes, mcs.ServiceExportConditionReason(p.reason()),
 			fmt.Sprintf("of %d clusters that export it, that of %s is the oldest export, which wins; their ports are united", len(p.sides), p.sides[0].cluster))
 	}
 	return []metav1.Condition{valid, ready, conflict}
 }
 
-// serviceImport returns what a ServiceImport is to be: its labels, annotations and spec but for
-// addresses.
+// serviceImport returns the desired ServiceImport: its labels, annotations and spec without addresses.
 func (p plan) serviceImport(name peering.ServiceName) *mcs.ServiceImport {
 	out := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{
 		Namespace: name.Namespace, Name: name.Name, Labels: maps.Clone(p.export.Labels), Annotations: maps.Clone(p.export.Annotations),
@@ -153,7 +152,7 @@ func (p plan) serviceImport(name peering.ServiceName) *mcs.ServiceImport {
 	return out
 }
 
-// clusters returns which clusters a ServiceImport is of, those that are kept among them.
+// clusters returns the clusters of a ServiceImport, including those that are kept.
 func (p plan) clusters() []mcs.ClusterStatus {
 	names := slices.Collect(maps.Keys(p.kept))
 	for _, s := range p.sides {
@@ -169,8 +168,8 @@ func (p plan) clusters() []mcs.ClusterStatus {
 	return out
 }
 
-// derived returns the Service that has the address of a ServiceImport. Its owner's rules for
-// traffic hold but for Local: endpoints of other clusters are on no node of this one.
+// derived returns the Service that has the address of a ServiceImport. Its owner's traffic policies apply except
+// for Local: endpoints of other clusters are on no node of this one.
 func derived(i *mcs.ServiceImport) *corev1.Service {
 	out := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -193,14 +192,14 @@ func owner(i *mcs.ServiceImport) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: mcs.GroupVersion.String(), Kind: "ServiceImport", Name: i.Name, UID: i.UID, Controller: new(true)}
 }
 
-// leadsTo says whether the address of the Service leads to the endpoints of a cluster, this
-// one or another. Those that it does not lead to keep their EndpointSlices, which are no Service's
-// then, so that any kube-proxy obeys, and finds the others when the last that it uses is not ready.
+// leadsTo reports whether the address of the Service leads to the endpoints of a cluster, this one or another.
+// Clusters that it does not lead to keep their EndpointSlices, without the Service's label, so that any kube-proxy
+// ignores them, and uses them once the last endpoint that it leads to is not ready.
 func (p plan) leadsTo(s side) bool {
 	preference := s.endpoints
-	switch said := api.EndpointPreference(p.export.Annotations[api.AnnotationEndpoints]); said {
+	switch sent := api.EndpointPreference(p.export.Annotations[api.AnnotationEndpoints]); sent {
 	case api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest:
-		preference = said
+		preference = sent
 	}
 	switch preference {
 	case api.EndpointsOwnFirst:
@@ -212,7 +211,7 @@ func (p plan) leadsTo(s side) bool {
 	return true
 }
 
-// serves says whether a cluster has an endpoint that is ready, and that the address could lead to.
+// serves reports whether a cluster has a ready endpoint to which the address could lead.
 func (p plan) serves(s side) bool {
 	ports := s.service.Service.Ports
 	if s.down || len(ports) > 0 && len(p.shared(ports)) == 0 {
@@ -224,8 +223,8 @@ func (p plan) serves(s side) bool {
 	})
 }
 
-// nearer says whether a cluster is nearer than another one: this one is nearest, and of which it
-// is not known how far they are, furthest. Two that are as far are both used.
+// nearer reports whether a cluster is nearer than another one: this one is nearest, and those at an unknown
+// distance are furthest. Two at the same distance are both used.
 func (s side) nearer(o side) bool {
 	switch {
 	case s.own || o.own:
@@ -236,8 +235,8 @@ func (s side) nearer(o side) bool {
 	return s.distance < o.distance
 }
 
-// slicesOf returns the EndpointSlices of a cluster. Those of a headless Service are of no
-// Service of this cluster: DNS alone reads them.
+// slicesOf returns the EndpointSlices of a cluster. Those of a headless Service belong to no Service of this
+// cluster: only DNS reads them.
 func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlice {
 	object := s.service.Service
 	object.Headless, object.Ports = p.headless, p.shared(object.Ports)

@@ -25,40 +25,40 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ClusterRole holds the rights that the agent needs in a namespace that has ServiceImports.
+// ClusterRole has the rights that the agent needs in a namespace that has ServiceImports.
 const ClusterRole = "entente-clusterset-namespace"
 
-// Reconciler keeps ServiceImports, and says of ServiceExports what came of them.
+// Reconciler reconciles ServiceImports, and writes the conditions of ServiceExports.
 type Reconciler struct {
 	// Client reads from a cache, Direct from the API server; both write.
 	Client, Direct client.Client
 	Cache          cache.Cache
-	// ServiceAccount is the agent's, as namespace and name.
+	// ServiceAccount is the agent's.
 	ServiceAccount client.ObjectKey
 	// Self is this cluster.
 	Self peering.ClusterID
-	// Watch hands over what a peer exports.
+	// Watch follows what a peer exports.
 	Watch services.Watch
 	// Own returns a Service of this cluster as it is exported.
 	Own func(ctx context.Context, name peering.ServiceName) (peering.ExportedService, error)
-	// Home returns a peer's pod address in this cluster's terms, if it has one.
+	// Home translates a peer's pod address to this cluster's address for it, if it has one.
 	Home func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
-	// Distance returns how far a peer is, as the class in milliseconds of a message to it and its
-	// answer; 0 is not known. Nil knows none.
+	// Distance returns how far a peer is, as the class of a round trip in milliseconds; 0 if it is not known. Nil
+	// knows none.
 	Distance func(peering.ClusterID) int
 	// Changed is called when what this cluster exports changed.
 	Changed func()
-	// Budget bounds what peers have written here by what they say.
+	// Budget bounds what is written here because of what peers send.
 	Budget *store.WriteBudget
 	Events events.EventRecorder
 
 	followers services.Followers
 	queue     services.Queue
-	// served says that the API server has the kinds.
+	// served: the API server has the kinds.
 	served atomic.Bool
 }
 
-// key is the request about a Service of a name; that of no name is about all.
+// key is the request for a Service of a name; an empty name is the request for all.
 func key(name peering.ServiceName) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: name.Namespace, Name: name.Name}}
 }
@@ -69,7 +69,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	if req.Name == "" {
-		return reconcile.Result{RequeueAfter: lookAgain}, r.resync(ctx)
+		return reconcile.Result{RequeueAfter: resyncInterval}, r.resync(ctx)
 	}
 	name := peering.ServiceName{Namespace: req.Namespace, Name: req.Name}
 	s, err := r.load(ctx, name)
@@ -86,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case len(p.sides) == 0 && !p.frozen:
 		return reconcile.Result{}, r.drop(ctx, name, s.have)
 	}
-	if s.have == nil { // the cache may not have one that was just made
+	if s.have == nil { // the cache may not have one that was just created
 		if s.have, err = read(ctx, r.Direct, name, &mcs.ServiceImport{}); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -101,8 +101,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// resync has the peers watched that share namespaces with this cluster, and each Service looked
-// at that is exported by any.
+// resync subscribes to the peers that share namespaces with this cluster, and enqueues each Service that any of
+// them exports.
 func (r *Reconciler) resync(ctx context.Context) error {
 	policies, err := r.policies(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
-	want := map[peering.ClusterID]services.Wanted{}
+	want := map[peering.ClusterID]services.Subscription{}
 	for i := range list.Items {
 		fc := &list.Items[i]
 		policy, err := market.Selecting(policies, fc)
@@ -124,7 +124,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 			return err
 		}
 		if contract := services.ImportContract(contracts); contract != "" {
-			want[peering.ClusterID(fc.Spec.ClusterID)] = services.Wanted{Contract: contract}
+			want[peering.ClusterID(fc.Spec.ClusterID)] = services.Subscription{Contract: contract}
 		}
 	}
 	r.followers.Set(want) //nolint:contextcheck // streams outlive the call
@@ -138,7 +138,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 	return nil
 }
 
-// names returns the Services that are exported by any, or imported.
+// names returns the Services that any cluster exports, or that are imported.
 func (r *Reconciler) names(ctx context.Context) ([]peering.ServiceName, error) {
 	out := r.followers.Names()
 	for _, list := range []client.ObjectList{&mcs.ServiceExportList{}, &mcs.ServiceImportList{}} {
@@ -185,7 +185,7 @@ func (r *Reconciler) load(ctx context.Context, name peering.ServiceName) (snapsh
 		return s, fmt.Errorf("read namespace %s: %w", name.Namespace, err)
 	}
 	if err != nil {
-		return s, nil //nolint:nilerr // peers may export into namespaces that this cluster has not
+		return s, nil //nolint:nilerr // peers may export into namespaces that this cluster does not have
 	}
 	policies, err := r.policies(ctx)
 	if err != nil {
@@ -205,7 +205,7 @@ func (r *Reconciler) loadOwn(ctx context.Context, s *snapshot) error {
 		return nil
 	}
 	if market.Withheld(s.service) {
-		s.invalid = "the Service is one that is never exported: it came from another cluster, its owner keeps it back, or it ends"
+		s.invalid = "the Service is never exported: it came from another cluster, its owner excludes it, or it is being deleted"
 		return nil
 	}
 	export := exportOf(s.export, s.service)
@@ -223,9 +223,9 @@ func (r *Reconciler) loadOwn(ctx context.Context, s *snapshot) error {
 
 // loadPeers adds the peers that export the Service and share its namespace.
 func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []market.Policy, shares func(market.Policy) bool) error {
-	said, waiting := r.followers.Of(s.name)
+	sent, waiting := r.followers.Of(s.name)
 	s.waiting = waiting
-	for peer, service := range said {
+	for peer, service := range sent {
 		fc, err := store.Peek(ctx, r.Client, peer)
 		if err != nil {
 			return err
@@ -255,19 +255,19 @@ func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []mark
 	return nil
 }
 
-// read reads an object; nil means none, or one that ends.
+// read reads an object; nil if there is none, or it is being deleted.
 func read[T client.Object](ctx context.Context, c client.Reader, name peering.ServiceName, into T) (none T, err error) {
 	err = c.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, into)
 	if client.IgnoreNotFound(err) != nil {
 		return none, fmt.Errorf("read %T %s: %w", into, name, err)
 	}
 	if err != nil || into.GetDeletionTimestamp() != nil {
-		return none, nil //nolint:nilerr // absent is an answer
+		return none, nil //nolint:nilerr // nil means absent
 	}
 	return into, nil
 }
 
-// exportOf returns what crosses of a ServiceExport and its Service.
+// exportOf returns the part of a ServiceExport and its Service that is sent to peers.
 func exportOf(x *mcs.ServiceExport, s *corev1.Service) *peering.ServiceExport {
 	out := &peering.ServiceExport{Created: x.CreationTimestamp.UTC(), Labels: x.Spec.ExportedLabels, Annotations: x.Spec.ExportedAnnotations}
 	if p := s.Spec.InternalTrafficPolicy; p != nil {
@@ -279,10 +279,10 @@ func exportOf(x *mcs.ServiceExport, s *corev1.Service) *peering.ServiceExport {
 	return out
 }
 
-// Export returns how a Service of this cluster is exported; nil is that it is not.
+// Export returns how a Service of this cluster is exported; nil if it is not.
 func (r *Reconciler) Export(ctx context.Context, name peering.ServiceName) (*peering.ServiceExport, error) {
 	if !r.served.Load() {
-		return nil, nil //nolint:nilnil // absent is an answer
+		return nil, nil //nolint:nilnil // nil means absent
 	}
 	export, err := read(ctx, r.Client, name, &mcs.ServiceExport{})
 	if err != nil || export == nil {
@@ -316,7 +316,7 @@ func (r *Reconciler) Exported(ctx context.Context) (out []peering.ServiceName, e
 	return out, nil
 }
 
-// report says of an export what came of it. That it is not valid is an event, too.
+// report writes the conditions of an export. One that is not valid gets an event, too.
 func (r *Reconciler) report(ctx context.Context, export *mcs.ServiceExport, conditions []metav1.Condition) error {
 	if export == nil {
 		return nil

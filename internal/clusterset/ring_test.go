@@ -35,7 +35,7 @@ type member struct {
 	opened  chan stream
 }
 
-// stream is by what a peer is heard.
+// stream is the subscription of a peer.
 type stream struct {
 	changed func(peering.ExportedService)
 	synced  func([]peering.ServiceName)
@@ -74,8 +74,8 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 		Own: func(context.Context) (func(netip.Addr) bool, error) {
 			return netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", n)).Contains, nil
 		},
-		// All Services that there are, as if each were exported: what is not is not told.
-		Told: func(ctx context.Context, _ peering.ClusterID) (out []peering.OfferedService, changed <-chan struct{}, err error) {
+		// All Services, as if each were exported: those that are not are left out.
+		Offered: func(ctx context.Context, _ peering.ClusterID) (out []peering.OfferedService, changed <-chan struct{}, err error) {
 			var list corev1.ServiceList
 			err = c.List(ctx, &list)
 			for i := range list.Items {
@@ -86,7 +86,7 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 	}
 	m.r.Own = m.exports.Shared
 	m.r.followers.Changed = func(peering.ClusterID, peering.ServiceName) {}
-	m.r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+	m.r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ services.Subscription, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 		m.opened <- stream{changed, synced}
 		<-ctx.Done()
 		return nil
@@ -95,7 +95,7 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 	return m
 }
 
-// hear has a member hear all that another exports.
+// hear sends a member all that another exports.
 func (m *member) hear(t *testing.T, from *member) {
 	t.Helper()
 	list, _, err := from.exports.InSet(t.Context(), m.id, "c")
@@ -104,9 +104,9 @@ func (m *member) hear(t *testing.T, from *member) {
 	}
 	s, open := m.streams[from.id]
 	if !open {
-		want := map[peering.ClusterID]services.Wanted{from.id: {Contract: "c"}}
+		want := map[peering.ClusterID]services.Subscription{from.id: {Contract: "c"}}
 		for id := range m.streams {
-			want[id] = services.Wanted{Contract: "c"}
+			want[id] = services.Subscription{Contract: "c"}
 		}
 		m.r.followers.Set(want)
 		s = <-m.opened
@@ -121,7 +121,7 @@ func (m *member) hear(t *testing.T, from *member) {
 	s.synced(names)
 }
 
-// settle reconciles all that is known.
+// settle reconciles all known names.
 func (m *member) settle(t *testing.T) {
 	t.Helper()
 	names, err := m.r.names(t.Context())
@@ -135,7 +135,7 @@ func (m *member) settle(t *testing.T) {
 	}
 }
 
-// objects says which there are of the kinds that are made, with their versions.
+// objects lists the objects that the reconciler makes, with their versions.
 func (m *member) objects(t *testing.T) []string {
 	t.Helper()
 	var imports mcs.ServiceImportList
@@ -160,8 +160,8 @@ func (m *member) objects(t *testing.T) []string {
 }
 
 // Three clusters that export the same names to each other have one ServiceImport for each name, with
-// one Service and the endpoints of three, and after that nothing is written any more, however often each hears
-// of the others. When one stops, its endpoints go everywhere, and come from nobody else.
+// one Service and the endpoints of three, and after that nothing is written any more, however often each receives the exports
+// of the others. When one stops, only its endpoints are removed, in all clusters.
 func TestThreeClustersThatExportTheSameNamesComeToRest(t *testing.T) {
 	t.Parallel()
 	ids := []peering.ClusterID{here, there, third}

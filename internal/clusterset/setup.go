@@ -26,8 +26,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// SetupWithManager registers the reconciler. Whether the API server has the kinds is found out
-// at once: a peer is not to be told that nothing is exported before that is known.
+// SetupWithManager registers the reconciler. Whether the API server has the kinds is checked at once: a peer must
+// not get an empty list of exports before that is known.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.followers.Watch = r.Watch
 	r.followers.Changed = func(_ peering.ClusterID, name peering.ServiceName) { r.queue.Later(key(name), gather) }
@@ -55,8 +55,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return r.run(ctx, c) }))
 }
 
-// run looks for the kinds until the API server has them, and ends the watching of peers when
-// ctx ends.
+// run checks for the kinds until the API server has them, and ends the watches of peers when ctx ends.
 func (r *Reconciler) run(ctx context.Context, c controller.Controller) error {
 	defer r.followers.Stop() //nolint:contextcheck // ctx is over
 	for !r.served.Load() {
@@ -83,7 +82,7 @@ func (r *Reconciler) serve(c controller.Controller) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look for the Multi-Cluster Services API: %w", err)
+			return fmt.Errorf("discover the Multi-Cluster Services API: %w", err)
 		}
 	}
 	same := func(o client.Object) []reconcile.Request {

@@ -341,7 +341,7 @@ func TestRefusalRightAfterAJoinCountsAfterJoinGrace(t *testing.T) {
 			t.Parallel()
 			pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
 			pt.clock.Pass(-time.Duration(pt.clock.Now().Nanosecond())) // as conditions have it
-			if err := store.MarkJoined(t.Context(), pt.Client, peertest.PeerCalled(t, pt.Client, "milan")); err != nil {
+			if err := store.RecordJoined(t.Context(), pt.Client, peertest.PeerCalled(t, pt.Client, "milan")); err != nil {
 				t.Fatal(err)
 			}
 			joined := pt.trustedIs(t, "milan").LastTransitionTime.Time
@@ -377,7 +377,7 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 	milan := peertest.NewOther(t, "milan")
 	for name, hear := range map[string]func(*testing.T, *peersTest){
 		"notified over the session": func(t *testing.T, pt *peersTest) {
-			if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.ID, "we moved", pt.clock.Now()); err != nil {
+			if _, err := store.RecordRevoked(t.Context(), pt.Client, milan.ID, "we moved", pt.clock.Now()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -419,7 +419,7 @@ func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 	milan := peertest.NewOther(t, "milan")
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
 	at := pt.clock.Now().Truncate(time.Second).Add(100 * time.Millisecond)
-	if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.ID, "", at); err != nil {
+	if _, err := store.RecordRevoked(t.Context(), pt.Client, milan.ID, "", at); err != nil {
 		t.Fatal(err)
 	}
 	pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: at.Add(50 * time.Millisecond)}})

@@ -22,26 +22,25 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Exports tells consumers of Services. What it tells, and which ports are open for it, follows
-// from the policies, the Services and their EndpointSlices as they are: nothing is
-// remembered.
+// Exports announces Services to consumers. What it announces, and which ports are open for it, follows from the
+// current policies, Services and EndpointSlices: it has no state.
 type Exports struct {
-	// Reader reads Services and EndpointSlices, and Informers tells when they change.
+	// Reader reads Services and EndpointSlices, and Informers reports their changes.
 	Reader    client.Reader
 	Informers cache.Informers
-	// Told returns the Services that a peer may import by its policy, and a channel that
-	// is closed when that may have changed.
-	Told func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error)
+	// Offered returns the Services that a peer may import by its policy, and a channel that is closed when that may
+	// have changed.
+	Offered func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error)
 	// May returns an error unless a peer may import by a contract.
 	May func(peer peering.ClusterID, contract string) error
-	// Own returns what says whether an address is a pod's of this cluster.
+	// Own returns a function that reports whether an address is a pod's of this cluster.
 	Own func(ctx context.Context) (func(netip.Addr) bool, error)
-	// Peers returns those that have a contract by which they may import.
+	// Peers returns the peers that have a contract by which they may import.
 	Peers func(ctx context.Context) ([]peering.ClusterID, error)
-	// Export returns how a Service is exported to cluster sets; nil is that it is not, or
-	// not validly. An error says that this is not known yet.
+	// Export returns how a Service is exported to cluster sets; nil if it is not, or not validly. An error means
+	// that this is not known yet.
 	Export func(ctx context.Context, name peering.ServiceName) (*peering.ServiceExport, error)
-	// Open is called with a peer for which other ports are to be open.
+	// Open is called with a peer for which the open ports have to change.
 	Open func(peer peering.ClusterID)
 
 	mu      sync.Mutex
@@ -62,8 +61,8 @@ func (e *Exports) Exported(ctx context.Context, peer peering.ClusterID, contract
 	if err := e.May(peer, contract); err != nil {
 		return nil, nil, err
 	}
-	changed := e.wait() // before looking: a change that comes meanwhile has it done again
-	told, _, err := e.Told(ctx, peer)
+	changed := e.wait() // before reading: a later change closes the channel
+	offered, _, err := e.Offered(ctx, peer)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,7 +73,7 @@ func (e *Exports) Exported(ctx context.Context, peer peering.ClusterID, contract
 	out := make([]peering.ExportedService, 0, len(names))
 	room := peering.MaxExportedEndpoints
 	for _, name := range names {
-		if !slices.ContainsFunc(told, func(s peering.OfferedService) bool { return s.Namespace == name.Namespace && s.Name == name.Name }) {
+		if !slices.ContainsFunc(offered, func(s peering.OfferedService) bool { return s.Namespace == name.Namespace && s.Name == name.Name }) {
 			out = append(out, peering.ExportedService{ServiceName: name, Refusal: "the provider exports no Service " + name.String() + " to this cluster"})
 			continue
 		}
@@ -98,14 +97,14 @@ func (e *Exports) InSet(ctx context.Context, peer peering.ClusterID, contract st
 	if err := e.May(peer, contract); err != nil {
 		return nil, nil, err
 	}
-	changed := e.wait() // before looking: a change that comes meanwhile has it done again
-	told, _, err := e.Told(ctx, peer)
+	changed := e.wait() // before reading: a later change closes the channel
+	offered, _, err := e.Offered(ctx, peer)
 	if err != nil {
 		return nil, nil, err
 	}
 	var out []peering.ExportedService
 	room := peering.MaxExportedEndpoints
-	for _, t := range told {
+	for _, t := range offered {
 		if !t.InSet {
 			continue
 		}
@@ -139,13 +138,13 @@ func (e *Exports) Shared(ctx context.Context, name peering.ServiceName) (peering
 	return s, err
 }
 
-// service returns a Service as it crosses, with the endpoints that are pods of this cluster.
+// service returns a Service in the form that is sent, with the endpoints that are pods of this cluster.
 func (e *Exports) service(ctx context.Context, name peering.ServiceName, own func(netip.Addr) bool) (peering.ExportedService, error) {
 	out := peering.ExportedService{ServiceName: name}
 	var s corev1.Service
 	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &s)
 	if apierrors.IsNotFound(err) {
-		out.Refusal = "there is no Service " + name.String() + " any more"
+		out.Refusal = "Service " + name.String() + " is gone"
 		return out, nil
 	}
 	if err != nil {
@@ -159,8 +158,8 @@ func (e *Exports) service(ctx context.Context, name peering.ServiceName, own fun
 	return out, nil
 }
 
-// exportedService is service, of what was read. Endpoints that came from another cluster stay
-// here: that cluster's owner did not export them.
+// exportedService builds what service returns from the objects. Endpoints that came from another cluster are left
+// out: that cluster's owner did not export them.
 func exportedService(s *corev1.Service, list []discoveryv1.EndpointSlice, own func(netip.Addr) bool) peering.ServiceObject {
 	var from []*discoveryv1.EndpointSlice
 	for i := range list {
@@ -182,11 +181,11 @@ func exportedService(s *corev1.Service, list []discoveryv1.EndpointSlice, own fu
 	return out
 }
 
-// OpenTo returns the ports that are open to a peer because of what is exported to it, whether
-// it imports that or not: so what is open does not depend on who is connected.
+// OpenTo returns the ports that are open to a peer because of what is exported to it, whether it imports that or
+// not: so what is open does not depend on which peers are connected.
 func (e *Exports) OpenTo(ctx context.Context, peer peering.ClusterID) ([]Port, error) {
-	told, _, err := e.Told(ctx, peer)
-	if err != nil || len(told) == 0 {
+	offered, _, err := e.Offered(ctx, peer)
+	if err != nil || len(offered) == 0 {
 		return nil, err
 	}
 	own, err := e.Own(ctx)
@@ -194,7 +193,7 @@ func (e *Exports) OpenTo(ctx context.Context, peer peering.ClusterID) ([]Port, e
 		return nil, err
 	}
 	var out []Port
-	for _, t := range told {
+	for _, t := range offered {
 		s, err := e.service(ctx, peering.ServiceName{Namespace: t.Namespace, Name: t.Name}, own)
 		if err != nil {
 			return nil, err
@@ -230,10 +229,10 @@ func (e *Exports) wait() <-chan struct{} {
 	return e.changed
 }
 
-// Changed has what is told read again: a ServiceExport changed.
+// Changed is called when a ServiceExport changed: what is announced is read again.
 func (e *Exports) Changed() { e.change() }
 
-// change closes the channel, once for all that changes within a moment.
+// change closes the channel, once for all changes within a moment.
 func (e *Exports) change() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -252,8 +251,8 @@ func (e *Exports) change() {
 	})
 }
 
-// Run has the ports opened and closed that follow from what is exported, until ctx ends.
-// EndpointSlices are watched once somebody may import.
+// Run opens and closes the ports that follow from what is exported, until ctx ends. EndpointSlices are watched once
+// a peer may import.
 func (e *Exports) Run(ctx context.Context) error {
 	open := map[peering.ClusterID][]Port{}
 	wake := notify.New()
@@ -270,7 +269,7 @@ func (e *Exports) Run(ctx context.Context) error {
 		}
 		var policies <-chan struct{}
 		for _, peer := range peers {
-			if _, policies, err = e.Told(ctx, peer); err != nil {
+			if _, policies, err = e.Offered(ctx, peer); err != nil {
 				continue
 			}
 			// What cannot be read stays as it is until it can.
@@ -286,7 +285,7 @@ func (e *Exports) Run(ctx context.Context) error {
 			return nil
 		case <-wake:
 		case <-policies:
-		case <-time.After(exposeLook):
+		case <-time.After(exposeInterval):
 		}
 		select {
 		case <-ctx.Done():

@@ -14,35 +14,36 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Watch hands over what a peer says of Services, until ctx or the stream ends. Of a cluster set synced is
-// called once all was handed over, with the names of what there is.
-type Watch func(ctx context.Context, peer peering.ClusterID, what Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error
+// Watch calls changed for each state of a Service that a peer sends, until ctx or the stream ends. For a cluster
+// set, synced is called after the complete list, with its names.
+type Watch func(ctx context.Context, peer peering.ClusterID, what Subscription, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error
 
-// Wanted is what is imported from a peer.
-type Wanted struct {
+// Subscription is what is imported from a peer.
+type Subscription struct {
 	Contract string
-	// Names is sorted; nil is all that it exports to its cluster set.
+	// Names is sorted; nil means all that it exports to its cluster set.
 	Names []peering.ServiceName
 }
 
-// add adds a name, if it is not there, as long as there is room for more.
-func (w *Wanted) add(n peering.ServiceName) {
+// add adds a name, unless it is there already or the limit is reached.
+func (w *Subscription) add(n peering.ServiceName) {
 	i, found := slices.BinarySearchFunc(w.Names, n, peering.CompareServiceNames)
 	if !found && len(w.Names) < peering.MaxServices {
 		w.Names = slices.Insert(w.Names, i, n)
 	}
 }
 
-// has says whether a Service is among what is wanted.
-func (w Wanted) has(n peering.ServiceName) bool {
+// has reports whether a Service is in the subscription.
+func (w Subscription) has(n peering.ServiceName) bool {
 	_, found := slices.BinarySearchFunc(w.Names, n, peering.CompareServiceNames)
 	return found || w.Names == nil
 }
 
-// Followers watch what is imported, one peer each. What a peer said outlives its stream.
+// Followers watch what is imported, one stream for each peer. What a peer sent outlives its stream.
 type Followers struct {
 	Watch Watch
-	// Changed is called when a peer said something of a Service; of none is that all was said once.
+	// Changed is called when a peer sent a state of a Service, or with an empty name when the first list is
+	// complete.
 	Changed func(peer peering.ClusterID, name peering.ServiceName)
 
 	mu    sync.Mutex
@@ -50,15 +51,15 @@ type Followers struct {
 }
 
 type follower struct {
-	Wanted
+	Subscription
 	stop context.CancelFunc
-	// synced says that all was said at least once.
+	// synced: a complete list was received at least once.
 	synced bool
 	states map[peering.ServiceName]peering.ExportedService
 }
 
-// said returns what a peer said of a Service last; nil is nothing.
-func (f *Followers) said(peer peering.ClusterID, name peering.ServiceName) *peering.ExportedService {
+// last returns the last state that a peer sent of a Service; nil if there is none.
+func (f *Followers) last(peer peering.ClusterID, name peering.ServiceName) *peering.ExportedService {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p := f.peers[peer]; p != nil {
@@ -69,22 +70,22 @@ func (f *Followers) said(peer peering.ClusterID, name peering.ServiceName) *peer
 	return nil
 }
 
-// Of returns what peers said of a Service, and which have not said yet what they export.
-func (f *Followers) Of(name peering.ServiceName) (said map[peering.ClusterID]peering.ExportedService, waiting map[peering.ClusterID]bool) {
+// Of returns the last states of a Service, by peer, and the peers that have not sent their exports yet.
+func (f *Followers) Of(name peering.ServiceName) (last map[peering.ClusterID]peering.ExportedService, waiting map[peering.ClusterID]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	said, waiting = map[peering.ClusterID]peering.ExportedService{}, map[peering.ClusterID]bool{}
+	last, waiting = map[peering.ClusterID]peering.ExportedService{}, map[peering.ClusterID]bool{}
 	for peer, p := range f.peers {
 		if s, ok := p.states[name]; ok {
-			said[peer] = s
+			last[peer] = s
 		} else if !p.synced {
 			waiting[peer] = true
 		}
 	}
-	return said, waiting
+	return last, waiting
 }
 
-// Names returns what is said by any.
+// Names returns the Services that any peer exports.
 func (f *Followers) Names() (out []peering.ServiceName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,8 +95,8 @@ func (f *Followers) Names() (out []peering.ServiceName) {
 	return out
 }
 
-// Set has exactly this watched.
-func (f *Followers) Set(want map[peering.ClusterID]Wanted) {
+// Set replaces the subscriptions.
+func (f *Followers) Set(want map[peering.ClusterID]Subscription) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for peer, p := range f.peers {
@@ -110,7 +111,7 @@ func (f *Followers) Set(want map[peering.ClusterID]Wanted) {
 			continue
 		}
 		ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Set ends it
-		p := &follower{Wanted: w, stop: stop, states: map[peering.ServiceName]peering.ExportedService{}}
+		p := &follower{Subscription: w, stop: stop, states: map[peering.ServiceName]peering.ExportedService{}}
 		if old != nil {
 			old.stop()
 			p.synced = old.synced
@@ -128,17 +129,17 @@ func (f *Followers) Set(want map[peering.ClusterID]Wanted) {
 	}
 }
 
-// Stop ends all.
+// Stop ends all subscriptions.
 func (f *Followers) Stop() { f.Set(nil) }
 
 // run watches until ctx ends.
 func (f *Followers) run(ctx context.Context, peer peering.ClusterID, p *follower) {
 	rewatch(ctx, func(came func()) {
-		_ = f.Watch(ctx, peer, p.Wanted, func(s peering.ExportedService) { // why it ended shows when it is tried again
+		_ = f.Watch(ctx, peer, p.Subscription, func(s peering.ExportedService) { // why it ended shows when it is tried again
 			if p.Names != nil {
 				came()
 			}
-			f.hear(peer, p, s)
+			f.receive(peer, p, s)
 		}, func(names []peering.ServiceName) {
 			came()
 			f.sync(peer, p, names)
@@ -146,8 +147,8 @@ func (f *Followers) run(ctx context.Context, peer peering.ClusterID, p *follower
 	})
 }
 
-// hear keeps what a peer says of a Service. What it refuses is not in its cluster set.
-func (f *Followers) hear(peer peering.ClusterID, p *follower, s peering.ExportedService) {
+// receive stores the state of a Service that a peer sends. A Service that it refuses is not in its cluster set.
+func (f *Followers) receive(peer peering.ClusterID, p *follower, s peering.ExportedService) {
 	f.mu.Lock()
 	if p.Names == nil && (s.Refusal != "" || s.Export == nil) {
 		delete(p.states, s.ServiceName)
@@ -158,7 +159,7 @@ func (f *Followers) hear(peer peering.ClusterID, p *follower, s peering.Exported
 	f.Changed(peer, s.ServiceName)
 }
 
-// sync drops what a peer did not say again. What waited for it is to be reconciled as well.
+// sync drops the Services that a peer did not send again. Those that waited for it have to be reconciled, too.
 func (f *Followers) sync(peer peering.ClusterID, p *follower, names []peering.ServiceName) {
 	f.mu.Lock()
 	first := !p.synced
@@ -179,8 +180,8 @@ func (f *Followers) sync(peer peering.ClusterID, p *follower, names []peering.Se
 	}
 }
 
-// rewatch has a peer watched again each time that watch returns, until ctx ends. The pause before that
-// grows until watch calls came.
+// rewatch calls watch again each time that it returns, until ctx ends. The pause before that grows until watch
+// calls came.
 func rewatch(ctx context.Context, watch func(came func())) {
 	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
 		watch(func() { again = watchAgainMin })
@@ -190,7 +191,7 @@ func rewatch(ctx context.Context, watch func(came func())) {
 	}
 }
 
-// Queue has a reconciler look at objects again. It implements source.Source.
+// Queue lets callers enqueue objects for a reconciler. It implements source.Source.
 type Queue struct {
 	mu sync.Mutex
 	to workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -204,7 +205,7 @@ func (q *Queue) Start(_ context.Context, to workqueue.TypedRateLimitingInterface
 	return nil
 }
 
-// Later has an object looked at after a pause, once for all that is said meanwhile.
+// Later enqueues an object after a pause, once for all changes meanwhile.
 func (q *Queue) Later(r reconcile.Request, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

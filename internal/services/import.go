@@ -25,24 +25,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// importClusterRole holds the rights that the agent needs in a namespace into which Services
-// are imported.
+// importClusterRole has the rights that the agent needs in a namespace into which Services are imported.
 const importClusterRole = "entente-import-namespace"
 
-// annotationImported says of a Service which one of the peer it is.
+// annotationImported on a Service names the peer's Service that it imports.
 const annotationImported = "entente.dev/imported"
 
-// Imports makes Services of ImportedServices.
+// Imports creates Services for ImportedServices.
 type Imports struct {
 	// Client reads from a cache, Direct from the API server; both write.
 	Client, Direct client.Client
-	// ServiceAccount is the agent's, as namespace and name.
+	// ServiceAccount is the agent's.
 	ServiceAccount client.ObjectKey
-	// Watch hands over how Services of a peer are, until ctx or the stream ends.
+	// Watch follows the states of a peer's Services, until ctx or the stream ends.
 	Watch Watch
-	// Home returns a peer's pod address in this cluster's terms, if it has one.
+	// Home translates a peer's pod address to this cluster's address for it, if it has one.
 	Home func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
-	// Budget bounds what peers have written here by what they say.
+	// Budget bounds what is written here because of what peers send.
 	Budget *store.WriteBudget
 
 	followers Followers
@@ -51,7 +50,7 @@ type Imports struct {
 
 // SetupWithManager registers the reconciler.
 func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
-	r.followers.Watch, r.followers.Changed = r.Watch, r.said
+	r.followers.Watch, r.followers.Changed = r.Watch, r.changed
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("importedservices").
 		For(&api.ImportedService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -69,26 +68,26 @@ func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Run ends the watching of peers when ctx ends.
+// Run ends the watches of peers when ctx ends.
 func (r *Imports) Run(ctx context.Context) error {
 	<-ctx.Done()
 	r.followers.Stop() //nolint:contextcheck // ctx is over
 	return nil
 }
 
-// Matters says whether a change of a ForeignCluster is one of how its pods are reached.
+// Matters reports whether a change of a ForeignCluster changes how its pods are reached.
 func Matters(was, is *api.ForeignCluster) bool {
 	return Passes(was) != Passes(is) || was.Spec.ClusterID != is.Spec.ClusterID || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(was.Status.Aliases, is.Status.Aliases) || !equality.Semantic.DeepEqual(was.Status.Blocks, is.Status.Blocks)
 }
 
-// Passes says whether the tunnel to a cluster is not known to pass nothing.
+// Passes reports whether the tunnel to a cluster may pass traffic: it is not known to be down.
 func Passes(fc *api.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, api.ConditionNetwork)
 	return c == nil || c.Status != metav1.ConditionFalse || store.TunnelPasses(c)
 }
 
-// ImportsBy says whether this cluster may import by a contract.
+// ImportsBy reports whether this cluster may import by a contract.
 func ImportsBy(c *api.Contract) bool {
 	return c.Spec.Role == api.ContractConsumer && c.Spec.Exposure == peering.ExposureExported && store.Unverified(c).Wants().Tunnel
 }
@@ -97,7 +96,7 @@ func ImportsBy(c *api.Contract) bool {
 func (r *Imports) of(ctx context.Context, foreignCluster string) (out []reconcile.Request) {
 	var list api.ImportedServiceList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // they are looked at in time
+		return nil // they are reconciled after importInterval
 	}
 	for i := range list.Items {
 		if list.Items[i].Spec.ForeignCluster == foreignCluster {
@@ -107,16 +106,16 @@ func (r *Imports) of(ctx context.Context, foreignCluster string) (out []reconcil
 	return out
 }
 
-// said has those ImportedServices looked at of which a peer said something.
-func (r *Imports) said(peer peering.ClusterID, name peering.ServiceName) {
-	ctx := context.Background() //nolint:forbidigo // a cache answers at once
+// changed enqueues the ImportedServices that import a Service of a peer.
+func (r *Imports) changed(peer peering.ClusterID, name peering.ServiceName) {
+	ctx := context.Background() //nolint:forbidigo // a read from a cache does not block
 	fc, err := store.Peek(ctx, r.Client, peer)
 	if err != nil || fc == nil {
 		return
 	}
 	var list api.ImportedServiceList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return // they are looked at in time
+		return // they are reconciled after importInterval
 	}
 	for i := range list.Items {
 		if s := &list.Items[i]; s.Spec.ForeignCluster == fc.Name && nameOf(s) == name {
@@ -135,7 +134,7 @@ func (r *Imports) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, fmt.Errorf("read imported service: %w", err)
 	}
 	if err != nil || !imported.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, r.gone(ctx, req.Namespace)
+		return reconcile.Result{}, r.cleanUp(ctx, req.Namespace)
 	}
 	s, err := r.load(ctx, &imported)
 	if err != nil {
@@ -168,10 +167,10 @@ func (r *Imports) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	meta.SetStatusCondition(&imported.Status.Conditions, plan.condition)
 	imported.Status.Endpoints = reached
 	err = store.PatchStatus(ctx, r.Client, before, &imported)
-	return reconcile.Result{RequeueAfter: importLook}, client.IgnoreNotFound(err)
+	return reconcile.Result{RequeueAfter: importInterval}, client.IgnoreNotFound(err)
 }
 
-// load reads what decides about an ImportedService, and has its peer watched.
+// load reads everything that decides about an ImportedService, and subscribes to its peer.
 func (r *Imports) load(ctx context.Context, imported *api.ImportedService) (importSnapshot, error) {
 	s := importSnapshot{imported: imported}
 	var fc api.ForeignCluster
@@ -191,17 +190,17 @@ func (r *Imports) load(ctx context.Context, imported *api.ImportedService) (impo
 	if err := r.follow(ctx); err != nil {
 		return s, err
 	}
-	s.said = r.followers.said(peering.ClusterID(fc.Spec.ClusterID), nameOf(imported))
+	s.last = r.followers.last(peering.ClusterID(fc.Spec.ClusterID), nameOf(imported))
 	return s, nil
 }
 
-// follow has each peer watched for what is imported from it.
+// follow subscribes to everything that is imported, by peer.
 func (r *Imports) follow(ctx context.Context) error {
 	var list api.ImportedServiceList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list imported services: %w", err)
 	}
-	want := map[peering.ClusterID]Wanted{}
+	want := map[peering.ClusterID]Subscription{}
 	peers := map[string]peering.ClusterID{}
 	for i := range list.Items {
 		s := &list.Items[i]
@@ -224,7 +223,7 @@ func (r *Imports) follow(ctx context.Context) error {
 				return err
 			}
 			if contract := ImportContract(contracts); contract != "" {
-				want[peer] = Wanted{Contract: contract}
+				want[peer] = Subscription{Contract: contract}
 			}
 		}
 		if w, ok := want[peer]; ok {
@@ -236,8 +235,7 @@ func (r *Imports) follow(ctx context.Context) error {
 	return nil
 }
 
-// ImportContract returns the contract by which Services are imported: of several always the
-// same one.
+// ImportContract returns the contract by which Services are imported: always the same one of several.
 func ImportContract(contracts []api.Contract) (name string) {
 	for i := range contracts {
 		if c := &contracts[i]; ImportsBy(c) && (name == "" || c.Name < name) {
@@ -257,8 +255,8 @@ func (r *Imports) resolver(s importSnapshot) endpoints.Resolver {
 	}
 }
 
-// apply makes the Service and its EndpointSlices what a plan says. taken says that the name is
-// another Service's.
+// apply updates the Service and its EndpointSlices to a plan. taken says that the name belongs to another Service;
+// it is empty otherwise.
 func (r *Imports) apply(ctx context.Context, s importSnapshot, plan importPlan) (taken string, err error) {
 	have := &corev1.Service{}
 	err = r.Direct.Get(ctx, client.ObjectKeyFromObject(s.imported), have)
@@ -330,7 +328,7 @@ func samePorts(want, have []corev1.ServicePort) bool {
 	return true
 }
 
-// applySlices makes the EndpointSlices of a Service what a plan says.
+// applySlices updates the EndpointSlices of a Service to a plan.
 func (r *Imports) applySlices(ctx context.Context, s importSnapshot, svc *corev1.Service, plan importPlan) error {
 	var list discoveryv1.EndpointSliceList
 	if err := r.Direct.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabels{
@@ -357,9 +355,9 @@ func (r *Imports) applySlices(ctx context.Context, s importSnapshot, svc *corev1
 	return DeleteSlices(ctx, r.Direct, have)
 }
 
-// gone drops what a namespace has for an ImportedService that is no more: the Service goes with
-// it, as its owner's; the agent's rights go with the last one.
-func (r *Imports) gone(ctx context.Context, namespace string) error {
+// cleanUp removes what a namespace has for a deleted ImportedService: the Service is deleted with it, as its owner;
+// the agent's rights are removed with the last one.
+func (r *Imports) cleanUp(ctx context.Context, namespace string) error {
 	if err := r.follow(ctx); err != nil {
 		return err
 	}

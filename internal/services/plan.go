@@ -13,35 +13,33 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// importSnapshot is what decides about an ImportedService.
+// importSnapshot is everything that decides about an ImportedService.
 type importSnapshot struct {
 	imported *api.ImportedService
-	// peer is the cluster that exports it; nil means none.
+	// peer is the cluster that exports it; nil if there is none.
 	peer *api.ForeignCluster
-	// contract is that by which it is imported; empty means none.
+	// contract is the contract by which it is imported; empty if there is none.
 	contract string
-	// said is what the peer said of it last; nil is nothing since this agent runs.
-	said *peering.ExportedService
+	// last is the last state that the peer sent; nil if it has sent none since this agent started.
+	last *peering.ExportedService
 }
 
-// importPlan is what becomes of it.
+// importPlan is what to do for an ImportedService.
 type importPlan struct {
 	condition metav1.Condition
-	// change says that the Service and its endpoints are to be as here; else they stay as
-	// they are.
+	// change: the Service and its endpoints are updated to this plan; otherwise they stay as they are.
 	change bool
 	// service is the Service; nil leaves it as it is, with its address.
 	service *corev1.Service
-	// object is what the peer says of it, its endpoints in this cluster's terms.
+	// object is the peer's Service, with its endpoints' addresses in this cluster.
 	object peering.ServiceObject
-	// resolve translates the endpoints, of which so many are reached.
+	// resolve translates the endpoints; reached is how many of them have an address here.
 	resolve endpoints.Resolver
 	reached int
 }
 
-// planImport decides about an ImportedService. A Service that was there keeps its address, and
-// loses its endpoints when it may not be used any more. As long as nothing is known since this
-// agent started, it stays as it is.
+// planImport decides about an ImportedService. A Service that exists keeps its address, and loses its endpoints
+// when it may no longer be used. As long as nothing is known since this agent started, it stays as it is.
 func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	no := func(change bool, reason, message string) importPlan {
 		return importPlan{condition: condition(metav1.ConditionFalse, reason, message), change: change, resolve: resolve}
@@ -49,17 +47,17 @@ func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	name := s.imported.Spec.ForeignCluster
 	switch {
 	case s.peer == nil:
-		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s", name))
+		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s: correct spec.foreignCluster", name))
 	case s.contract == "":
 		return no(true, api.ReasonNoContract, fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
-	case s.said == nil:
-		p := no(false, "Waiting", fmt.Sprintf("%s has not said yet how the Service is", name))
+	case s.last == nil:
+		p := no(false, "Waiting", fmt.Sprintf("%s has not sent the state of the Service yet", name))
 		p.condition.Status = metav1.ConditionUnknown
 		return p
-	case s.said.Refusal != "":
-		return no(true, "NotExported", peering.Text(s.said.Refusal, peering.MaxMessageLen))
+	case s.last.Refusal != "":
+		return no(true, "NotExported", peering.Text(s.last.Refusal, peering.MaxMessageLen))
 	}
-	p := importPlan{change: true, service: importedService(s), object: s.said.Service, resolve: resolve}
+	p := importPlan{change: true, service: importedService(s), object: s.last.Service, resolve: resolve}
 	if !Passes(s.peer) {
 		p.condition = condition(metav1.ConditionFalse, "NetworkDown", fmt.Sprintf("the tunnel to %s passes no traffic; no endpoint is used until it does", name))
 		p.object.Endpoints = nil
@@ -88,26 +86,25 @@ func condition(status metav1.ConditionStatus, reason, message string) metav1.Con
 	return store.Condition(api.ConditionImported, status, reason, message)
 }
 
-// importedService returns the Service that stands for the peer's: without a selector, and of
-// this cluster alone.
+// importedService returns the Service that represents the peer's: without a selector, and not exported further.
 func importedService(s importSnapshot) *corev1.Service {
 	out := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.imported.Namespace, Name: s.imported.Name,
 			Labels:      map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: s.peer.Spec.ClusterID},
-			Annotations: map[string]string{annotationImported: s.peer.Name + "/" + s.said.String()},
+			Annotations: map[string]string{annotationImported: s.peer.Name + "/" + s.last.String()},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: api.GroupVersion.String(), Kind: "ImportedService", Name: s.imported.Name, UID: s.imported.UID, Controller: new(true),
 			}},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
-			Ports: endpoints.Ports(s.said.Service.Ports),
+			Ports: endpoints.Ports(s.last.Service.Ports),
 		},
 	}
-	if s.said.Service.Headless {
+	if s.last.Service.Headless {
 		out.Spec.ClusterIP = corev1.ClusterIPNone
 	}
-	endpoints.Affinity(&out.Spec, s.said.Service)
+	endpoints.Affinity(&out.Spec, s.last.Service)
 	return out
 }

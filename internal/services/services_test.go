@@ -101,13 +101,13 @@ func TestAnImportedServiceFollowsItsExport(t *testing.T) {
 		service   bool
 		endpoints int
 	}{
-		"as it should be":     {importSnapshot{peer: foreignCluster(), contract: "c", said: said()}, "True", "Imported", true, true, 2},
-		"nobody":              {importSnapshot{}, "False", "NoForeignCluster", true, false, 0},
-		"no contract":         {importSnapshot{peer: foreignCluster(), said: said()}, "False", "NoContract", true, false, 0},
-		"nothing said yet":    {importSnapshot{peer: foreignCluster(), contract: "c"}, "Unknown", "Waiting", false, false, 0},
-		"not exported":        {importSnapshot{peer: foreignCluster(), contract: "c", said: &peering.ExportedService{Refusal: "no"}}, "False", "NotExported", true, false, 0},
-		"a tunnel that drops": {importSnapshot{peer: down, contract: "c", said: said()}, "False", "NetworkDown", true, true, 0},
-		"a node is cut off":   {importSnapshot{peer: partly, contract: "c", said: said()}, "True", "Imported", true, true, 2},
+		"as it should be":     {importSnapshot{peer: foreignCluster(), contract: "c", last: said()}, "True", "Imported", true, true, 2},
+		"no cluster":          {importSnapshot{}, "False", "NoForeignCluster", true, false, 0},
+		"no contract":         {importSnapshot{peer: foreignCluster(), last: said()}, "False", "NoContract", true, false, 0},
+		"nothing sent yet":    {importSnapshot{peer: foreignCluster(), contract: "c"}, "Unknown", "Waiting", false, false, 0},
+		"not exported":        {importSnapshot{peer: foreignCluster(), contract: "c", last: &peering.ExportedService{Refusal: "no"}}, "False", "NotExported", true, false, 0},
+		"a tunnel that drops": {importSnapshot{peer: down, contract: "c", last: said()}, "False", "NetworkDown", true, true, 0},
+		"a node is cut off":   {importSnapshot{peer: partly, contract: "c", last: said()}, "True", "Imported", true, true, 2},
 	} {
 		test.s.imported = imported()
 		p := planImport(test.s, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
@@ -144,7 +144,7 @@ func TestByWhichContractServicesAreImported(t *testing.T) {
 }
 
 // newImports returns Imports over an API server of its own, and a function by which the peer
-// says how a Service is, and which is then looked at.
+// sends the state of a Service; next is what is reconciled then.
 func newImports(t *testing.T, objects ...client.Object) (r *Imports, say func(*peering.ExportedService)) {
 	t.Helper()
 	c := peertest.Client(t, objects...)
@@ -153,7 +153,7 @@ func newImports(t *testing.T, objects ...client.Object) (r *Imports, say func(*p
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	told, heard := make(chan peering.ExportedService), make(chan struct{}, 1)
-	r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
+	r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ Subscription, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
 		for {
 			select {
 			case <-ctx.Done():
@@ -164,7 +164,7 @@ func newImports(t *testing.T, objects ...client.Object) (r *Imports, say func(*p
 			}
 		}
 	}
-	r.followers.Changed = r.said
+	r.followers.Changed = r.changed
 	t.Cleanup(r.followers.Stop)
 	return r, func(s *peering.ExportedService) {
 		t.Helper()
@@ -208,7 +208,7 @@ func shown(t *testing.T, r *Imports) string {
 	return strings.Join(out, " ")
 }
 
-func TestAnImportedServiceFollowsWhatItsPeerSays(t *testing.T) {
+func TestAnImportedServiceFollowsItsPeer(t *testing.T) {
 	t.Parallel()
 	r, say := newImports(t, foreignCluster(), contract(), imported())
 	for i, step := range []struct {
@@ -281,7 +281,7 @@ func TestServicesOfAPeerOutliveItsStreamAndOtherImports(t *testing.T) {
 		var mu sync.Mutex
 		var asked [][]peering.ServiceName
 		f := &Followers{Changed: func(peering.ClusterID, peering.ServiceName) {}}
-		f.Watch = func(ctx context.Context, _ peering.ClusterID, what Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
+		f.Watch = func(ctx context.Context, _ peering.ClusterID, what Subscription, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
 			mu.Lock()
 			asked = append(asked, what.Names)
 			n := len(asked)
@@ -295,21 +295,21 @@ func TestServicesOfAPeerOutliveItsStreamAndOtherImports(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}
-		f.Set(map[peering.ClusterID]Wanted{peerID: {Contract: "c", Names: []peering.ServiceName{db}}})
+		f.Set(map[peering.ClusterID]Subscription{peerID: {Contract: "c", Names: []peering.ServiceName{db}}})
 		time.Sleep(time.Minute)
-		var w Wanted
+		var w Subscription
 		w.Contract = "c"
 		for _, n := range []peering.ServiceName{{Namespace: "z", Name: "z"}, db, {Namespace: "a", Name: "a"}, db} {
 			w.add(n)
 		}
-		f.Set(map[peering.ClusterID]Wanted{peerID: w})
+		f.Set(map[peering.ClusterID]Subscription{peerID: w})
 		time.Sleep(time.Minute)
-		if s := f.said(peerID, db); s == nil || len(s.Service.Endpoints) != 3 {
-			t.Errorf("what was said is %v", s)
+		if s := f.last(peerID, db); s == nil || len(s.Service.Endpoints) != 3 {
+			t.Errorf("the last state is %v", s)
 		}
 		f.Stop()
 		synctest.Wait()
-		if f.said(peerID, db) != nil {
+		if f.last(peerID, db) != nil {
 			t.Error("it outlives the last import")
 		}
 		if len(asked) != 4 || len(asked[3]) != 3 || !slices.IsSortedFunc(asked[3], peering.CompareServiceNames) {
@@ -341,7 +341,7 @@ func TestExportsFollowThePolicyAndOwnPodsOnly(t *testing.T) {
 	denied := peering.Errorf(peering.ReasonPolicyRefused, "no")
 	e := &Exports{
 		Reader: peertest.Client(t, svc, slice("one", false, "10.1.0.7", "10.9.0.1"), slice("theirs", true, "10.1.0.8"), slice("two", false, "10.1.0.6")),
-		Told: func(context.Context, peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
+		Offered: func(context.Context, peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
 			return told, nil, nil
 		},
 		Own: func(context.Context) (func(netip.Addr) bool, error) {
@@ -364,7 +364,7 @@ func TestExportsFollowThePolicyAndOwnPodsOnly(t *testing.T) {
 			s.Service.Ports = append(s.Service.Ports, peering.ServicePort{Name: "admin", Protocol: "TCP", Port: 9})
 			s.Service.Endpoints = []peering.ServiceEndpoint{end("10.1.0.6", true), end("10.1.0.7", true)}
 		}),
-		{ServiceName: names[1], Refusal: "there is no Service bank/gone any more"},
+		{ServiceName: names[1], Refusal: "Service bank/gone is gone"},
 		{ServiceName: names[2], Refusal: "the provider exports no Service bank/secret to this cluster"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -382,11 +382,11 @@ func TestExportsFollowThePolicyAndOwnPodsOnly(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(10 * time.Second):
-		t.Error("a change is not told")
+		t.Error("a change is not announced")
 	}
 }
 
-func TestACachedSliceHasWhatIsTold(t *testing.T) {
+func TestACachedSliceHasWhatIsAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, s := range []*discoveryv1.EndpointSlice{slice("one", false, "10.1.0.7"), slice("theirs", true, "10.1.0.8")} {
 		svc := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "sql", Port: 5432}}}}

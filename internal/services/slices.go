@@ -11,8 +11,8 @@ import (
 	"github.com/entente-dev/entente/internal/endpoints"
 )
 
-// ApplySlice makes an EndpointSlice what it is to be; old is the one that there is, or nil. Before it
-// writes it asks take, which may say that the peer that says so has had enough written.
+// ApplySlice creates or updates an EndpointSlice; old is the current one, or nil. It calls take before it writes,
+// which may return that the peer's budget of writes is spent.
 func ApplySlice(ctx context.Context, c client.Client, old, want *discoveryv1.EndpointSlice, take func(client.Object) error) error {
 	if old != nil && endpoints.SameSlice(old, want) {
 		return nil
@@ -34,7 +34,7 @@ func ApplySlice(ctx context.Context, c client.Client, old, want *discoveryv1.End
 	return nil
 }
 
-// DeleteSlices deletes the EndpointSlices, by their names, that are not to be there.
+// DeleteSlices deletes the EndpointSlices, by name, that are no longer wanted.
 func DeleteSlices(ctx context.Context, c client.Client, slices map[string]*discoveryv1.EndpointSlice) error {
 	for _, s := range slices {
 		if err := c.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {

@@ -7,8 +7,8 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// SlimSlice makes a cache keep of EndpointSlices only what is told of exported Services: a
-// cluster has as many endpoints as it has pods, or more.
+// SlimSlice reduces the EndpointSlices in a cache to what is announced of exported Services: a cluster has as many
+// endpoints as it has pods, or more.
 func SlimSlice(o any) (any, error) {
 	s, ok := o.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -24,7 +24,7 @@ func SlimSlice(o any) (any, error) {
 	}
 	if s.Labels[api.LabelManaged] == api.Manager {
 		slim.Labels[api.LabelManaged] = api.Manager
-		return slim, nil // they are passed over
+		return slim, nil // they are ignored
 	}
 	for _, e := range s.Endpoints {
 		slim.Endpoints = append(slim.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, Hostname: e.Hostname})

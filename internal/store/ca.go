@@ -12,8 +12,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// PublishCA keeps a certificate authority, PEM, where clients of the admin API
-// find it.
+// PublishCA stores a certificate authority, PEM, in the ConfigMap where clients of the admin API look for it.
 func PublishCA(ctx context.Context, c client.Client, namespace, name, key string, pem []byte) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	err := publish(ctx, c, cm, func() {
@@ -26,7 +25,7 @@ func PublishCA(ctx context.Context, c client.Client, namespace, name, key string
 	return nil
 }
 
-// PublishPair keeps a certificate and its key in a Secret of the kind that pods mount.
+// PublishPair stores a certificate and its key in a Secret of the type that pods mount.
 func PublishPair(ctx context.Context, c client.Client, namespace, name string, certificate, key []byte) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	err := publish(ctx, c, secret, func() {
@@ -35,13 +34,13 @@ func PublishPair(ctx context.Context, c client.Client, namespace, name string, c
 		secret.Data = map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key}
 	})
 	if err != nil {
-		return fmt.Errorf("keep a certificate in Secret %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("store a certificate in Secret %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }
 
-// publish makes an object as set has it. A rollover and the renewal that follows from it publish at
-// the same time.
+// publish creates or updates an object with set. A rollover and the renewal that follows it publish at the same
+// time.
 func publish(ctx context.Context, c client.Client, o client.Object, set func()) error {
 	return retryOnConflict(func() error {
 		_, err := controllerutil.CreateOrUpdate(ctx, c, o, func() error { set(); return nil })

@@ -87,9 +87,8 @@ func contractSpec(terms peering.Terms) (v1alpha1.ContractSpec, error) {
 	return spec, nil
 }
 
-// ReadContract returns a contract's state as a value, and its terms. Both come
-// from the envelope: who can write custom resources can end a contract, but not
-// change what was signed.
+// ReadContract returns a contract's state as a value, and its terms. Both come from the envelope: a client that can
+// write custom resources can end a contract, but not change what was signed.
 func ReadContract(c *v1alpha1.Contract, self peering.ClusterID) (peering.Contract, peering.Terms, error) {
 	s, err := verify(c)
 	if err != nil {
@@ -134,7 +133,7 @@ func (s signed) read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Cont
 // shared and must not be changed. It is safe for concurrent use.
 type ContractReader struct{ verified *lru.Cache }
 
-// NewContractReader returns a reader that remembers so many envelopes.
+// NewContractReader returns a reader that caches the given number of envelopes.
 func NewContractReader(size int) *ContractReader { return &ContractReader{lru.New(size)} }
 
 // Read returns what ReadContract does.
@@ -150,9 +149,8 @@ func (r *ContractReader) Read(c *v1alpha1.Contract, self peering.ClusterID) (pee
 	return s.read(c, self)
 }
 
-// Unverified returns a contract as its custom resource has it, without verifying the envelope,
-// for decisions about many contracts at once. Whoever may write custom resources can forge
-// it.
+// Unverified returns a contract as its custom resource has it, without verifying the envelope, for decisions about
+// many contracts at once. A client that can write custom resources can forge it.
 func Unverified(c *v1alpha1.Contract) peering.Contract {
 	out := peering.Contract{
 		ID: c.Name, Role: peering.Consumer, State: peering.ParsePhase(c.Status.Phase).State(), Network: c.Spec.Network == v1alpha1.NetworkTunnel,
@@ -163,8 +161,7 @@ func Unverified(c *v1alpha1.Contract) peering.Contract {
 	return out
 }
 
-// WriteState keeps a contract's state in the status of its custom resource, from
-// which ReadContract restores it.
+// WriteState stores a contract's state in the status of its custom resource, from which ReadContract restores it.
 func WriteState(c *v1alpha1.Contract, value peering.Contract) {
 	c.Status.Phase = value.Phase().String()
 	c.Status.Reason, c.Status.Message = value.Reason.Name(), value.Reason.String()
@@ -177,24 +174,23 @@ func WriteState(c *v1alpha1.Contract, value peering.Contract) {
 	}
 }
 
-// annotationFulfils is the Fulfilment of a consumer's contract. It is written together with the
-// envelope, so it is always that of the same revision.
+// annotationFulfils is the Fulfilment of a consumer's contract. It is written together with the envelope, so both
+// are always of the same revision.
 const annotationFulfils = "entente.dev/fulfils"
 
 // annotationStorageClasses is the storage classes that a provider's contract was
 // granted with, separated by commas.
 const annotationStorageClasses = "entente.dev/storage-classes"
 
-// annotationBefore is the envelope of the previous revision, by which statements are checked
-// that were made just before a revision.
+// annotationBefore is the envelope of the previous revision, for checking statements that were made just before a
+// revision.
 const annotationBefore = "entente.dev/previous-envelope"
 
-// annotationEarlier, followed by its number, is the envelope of an earlier revision.
-// Statements of use have the prices of the revision in force: its envelope proves that both
-// agreed to them.
+// annotationEarlier, followed by its number, is the envelope of an earlier revision. Statements of use have the
+// prices of the revision in force: its envelope proves that both sides agreed to them.
 const annotationEarlier = "entente.dev/envelope-of-revision-"
 
-// keepEarlier keeps what annotationBefore has, as it is about to be replaced.
+// keepEarlier moves the content of annotationBefore, which is about to be replaced, to an annotation of its own.
 func keepEarlier(c *v1alpha1.Contract) {
 	text := c.Annotations[annotationBefore]
 	envelope, err := peering.ParseEnvelope([]byte(text))
@@ -209,13 +205,12 @@ func keepEarlier(c *v1alpha1.Contract) {
 	dropEarlier(c.Annotations)
 }
 
-// dropEarlier drops what is more than a Contract keeps of earlier revisions: the
-// newest of those that fit are kept.
+// dropEarlier removes the oldest earlier revisions that exceed what a Contract keeps.
 func dropEarlier(annotations map[string]string) {
 	var kept []uint64
 	for key := range annotations {
 		if number, ok := strings.CutPrefix(key, annotationEarlier); ok {
-			revision, _ := strconv.ParseUint(number, 10, 64) // what is no number goes first
+			revision, _ := strconv.ParseUint(number, 10, 64) // a malformed number goes first
 			kept = append(kept, revision)
 		}
 	}
@@ -231,16 +226,16 @@ func dropEarlier(annotations map[string]string) {
 	}
 }
 
-// Fulfilment is what of its PeeringRequest a consumer's contract fulfils. The zero
-// Fulfilment is not known.
+// Fulfilment is which state of its PeeringRequest a consumer's contract fulfils. The zero Fulfilment means that
+// this is not known.
 type Fulfilment struct {
-	// Generation is that of the PeeringRequest.
+	// Generation is the generation of the PeeringRequest.
 	Generation int64 `json:"generation"`
-	// Duration is what it then said; zero for nothing.
+	// Duration is the duration that it then asked for; zero if it named none.
 	Duration time.Duration `json:"duration,omitempty"`
 }
 
-// Fulfils returns what a contract fulfils.
+// Fulfils returns what a contract fulfils of its PeeringRequest.
 func Fulfils(c *v1alpha1.Contract) Fulfilment {
 	var f Fulfilment
 	if err := json.Unmarshal([]byte(c.Annotations[annotationFulfils]), &f); err != nil {
@@ -249,13 +244,13 @@ func Fulfils(c *v1alpha1.Contract) Fulfilment {
 	return f
 }
 
-// StorageClasses returns the storage classes that a provider's contract was granted
-// with. Terms do not have them: the provider only says that they are there.
+// StorageClasses returns the storage classes that a provider's contract was granted with. They are not in the
+// terms: only the provider knows their names.
 func StorageClasses(c *v1alpha1.Contract) []string {
 	return strings.FieldsFunc(c.Annotations[annotationStorageClasses], func(r rune) bool { return r == ',' })
 }
 
-// SetStorageClasses writes what StorageClasses reads.
+// SetStorageClasses stores the storage classes of a contract for StorageClasses.
 func SetStorageClasses(c *v1alpha1.Contract, names []string) {
 	if len(names) == 0 {
 		delete(c.Annotations, annotationStorageClasses)
@@ -264,7 +259,7 @@ func SetStorageClasses(c *v1alpha1.Contract, names []string) {
 	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationStorageClasses, strings.Join(names, ","))
 }
 
-// SetFulfils writes what Fulfils reads.
+// SetFulfils stores the Fulfilment of a contract for Fulfils.
 func SetFulfils(c *v1alpha1.Contract, f Fulfilment) error {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -274,8 +269,8 @@ func SetFulfils(c *v1alpha1.Contract, f Fulfilment) error {
 	return nil
 }
 
-// Revise replaces a Contract by a later revision. What is not part of the terms stays: its
-// state, and a termination that was requested meanwhile.
+// Revise replaces a Contract by a later revision. What is not part of the terms stays: its state, and a termination
+// that was requested meanwhile.
 func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID) error {
 	revised, err := NewContract(later, self, c.Spec.ForeignCluster)
 	if err != nil {
@@ -295,8 +290,8 @@ func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID
 	return nil
 }
 
-// Before returns the terms of the revision before, if they are kept. Like the
-// terms themselves they come from an envelope that both signed.
+// Before returns the terms of the previous revision, if it is stored. Like the terms themselves they come from an
+// envelope that both sides signed.
 func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) {
 	text, ok := c.Annotations[annotationBefore]
 	if !ok {
@@ -308,7 +303,7 @@ func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) 
 	return terms, err == nil && terms.RequestID == c.Spec.RequestID
 }
 
-// TimeOf returns a time that may not be there; the zero time is that it is not.
+// TimeOf returns an optional time; the zero time if it is absent.
 func TimeOf(t *metav1.Time) time.Time {
 	return ptr.Deref(t, metav1.Time{}).Time
 }

@@ -7,35 +7,34 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Closed says whether a contract is over. One that was just signed and not reconciled yet is not.
+// Closed reports whether a contract is over. One that was just signed and not reconciled yet is not.
 func Closed(c *v1alpha1.Contract) bool {
 	return Unverified(c).State == peering.Closed
 }
 
-// AcceptsNew says whether new work and further revisions are taken under a contract: it is
-// in force, and nobody asked for an end of which its state does not say yet.
+// AcceptsNew reports whether new work and further revisions are accepted under a contract: it is in force, and
+// neither side asked for an end that its state does not show yet.
 func AcceptsNew(c *v1alpha1.Contract, contract peering.Contract) bool {
 	return contract.Wants().AcceptNew && c.Spec.Termination == "" && c.DeletionTimestamp.IsZero()
 }
 
-// EndedByPeer says whether the peer ended a contract, by a call or by its state on the
-// session.
+// EndedByPeer reports whether the peer ended a contract, by a call or by its state on the session.
 func EndedByPeer(c *v1alpha1.Contract) bool {
-	// A peer whose clock is a little ahead reports a contract as closed that reached its end;
-	// the reason distinguishes the two.
+	// A peer whose clock is a little ahead may report a contract that reached its end as closed; the reason
+	// distinguishes the two cases.
 	if c.Status.Reason != "" {
 		return c.Status.Reason == peering.EndedByPeer.Name()
 	}
 	return c.Spec.Termination == v1alpha1.TerminatePeer
 }
 
-// Settled says whether a contract is closed and nothing is left to do for it: it is kept only
-// as a record of what it cost.
+// Released reports whether a contract is closed and nothing is left to do for it: it is kept only as a record of
+// what it cost.
 func Released(c *v1alpha1.Contract) bool {
 	return Closed(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
 
-// FoundBy says how a cluster came to be known.
+// FoundBy returns how a cluster came to be known.
 func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
 	switch ours := fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager; {
 	case fc.Status.Found != "" && (fc.Status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken == nil):
@@ -52,9 +51,8 @@ func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
 	return v1alpha1.FoundManual
 }
 
-// MadeByPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
-// NamespaceOffloading was made by; empty means none. One that a person wrote has none,
-// whatever its label says.
+// MadeByPolicy returns the policy that made a ForeignCluster, a PeeringRequest or a NamespaceOffloading; empty if
+// none did. One that an administrator wrote has none, whatever its label says.
 func MadeByPolicy(o interface{ GetLabels() map[string]string }) string {
 	labels := o.GetLabels()
 	if labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
@@ -63,8 +61,8 @@ func MadeByPolicy(o interface{ GetLabels() map[string]string }) string {
 	return labels[v1alpha1.LabelAutomatic]
 }
 
-// PeerOfPolicy returns the policy that a ForeignCluster is a peer of; empty means none. One that has
-// the label alone is a person's: a policy says why, too.
+// PeerOfPolicy returns the policy that a ForeignCluster is a peer of; empty if it is none's. The label alone does
+// not make it one: a policy also records why.
 func PeerOfPolicy(fc *v1alpha1.ForeignCluster) string {
 	if fc.Annotations[v1alpha1.AnnotationAutomaticBy] == "" {
 		return ""

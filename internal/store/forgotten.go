@@ -14,13 +14,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ForgottenSecret is the Secret that keeps which clusters were forgotten, and when. It
-// lies where tokens do, so that nobody else needs a right to it.
+// ForgottenSecret is the Secret that records which clusters were forgotten, and when. It is in the namespace of the
+// tokens, so that no other account needs a right to it.
 const ForgottenSecret = "entente-forgotten"
 
-// Forgotten keeps which clusters were trusted here once and then forgotten. A peer that
-// does not know of that yet introduces itself because of the trust that was, and would
-// be known here again a second later.
+// Forgotten records which clusters were trusted here once and then forgotten. A peer that does not know of that yet
+// introduces itself because of the former trust, and would be known here again a second later.
 //
 // It reads the Secret once: the agent is the only one that writes it.
 type Forgotten struct {
@@ -33,17 +32,17 @@ type Forgotten struct {
 	at     map[peering.ClusterID]forgotten
 }
 
-// forgotten is when a cluster was forgotten, and whether a policy did that that had
-// peered with it by itself, and no person.
+// forgotten is when a cluster was forgotten, and whether that was done by the policy that had peered with it, and
+// not by an administrator.
 type forgotten struct {
 	at       time.Time
 	byPolicy bool
 }
 
-// byPolicy follows the time of those that a policy forgot.
+// byPolicy follows the time of a cluster that a policy forgot.
 const byPolicy = " policy"
 
-// get returns what is kept of a cluster, lapsed or not.
+// get returns the record of a cluster, lapsed or not.
 func (f *Forgotten) get(ctx context.Context, id peering.ClusterID) (was forgotten, ok bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +57,7 @@ func (f *Forgotten) get(ctx context.Context, id peering.ClusterID) (was forgotte
 	return was, ok, nil
 }
 
-// Since returns when a cluster was forgotten, and whether it was, not too long ago.
+// Since returns when a cluster was forgotten, and whether it was within forgottenKept.
 func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error) {
 	was, ok, err := f.get(ctx, id)
 	if err != nil || !ok || f.Now().Sub(was.at) >= forgottenKept {
@@ -67,20 +66,20 @@ func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time,
 	return was.at, true, nil
 }
 
-// ByPerson says whether a cluster was forgotten, and not merely by a policy that ended
-// what it had begun. That does not lapse: no policy makes it trusted by itself.
+// ByPerson reports whether an administrator forgot a cluster, and not merely a policy that ended what it had begun.
+// That does not lapse: no policy makes it trusted again by itself.
 func (f *Forgotten) ByPerson(ctx context.Context, id peering.ClusterID) (bool, error) {
 	was, ok, err := f.get(ctx, id)
 	return ok && !was.byPolicy, err
 }
 
-// Add records that a cluster was forgotten now. Those of policies that lapsed go, and of
-// more than there may be the oldest, those of persons last.
+// Add records that a cluster was forgotten now. Records of policies that lapsed are removed, and beyond the limit
+// the oldest, those of administrators last.
 func (f *Forgotten) Add(ctx context.Context, id peering.ClusterID) error {
 	return f.add(ctx, id, false)
 }
 
-// AddByPolicy is Add where a policy ended what it had begun.
+// AddByPolicy is Add for a policy that ended what it had begun.
 func (f *Forgotten) AddByPolicy(ctx context.Context, id peering.ClusterID) error {
 	return f.add(ctx, id, true)
 }
@@ -100,7 +99,7 @@ func (f *Forgotten) add(ctx context.Context, id peering.ClusterID, policy bool) 
 	})
 }
 
-// Remove ends that a cluster counts as forgotten. It costs nothing where it does not.
+// Remove makes a cluster count as forgotten no longer. It costs nothing if it did not.
 func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
 	if _, ok, err := f.get(ctx, id); err != nil || !ok {
 		return err
@@ -108,7 +107,7 @@ func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
 	return f.edit(ctx, func(at map[peering.ClusterID]forgotten) { delete(at, id) })
 }
 
-// edit changes what is kept, by compare-and-swap.
+// edit changes the records by compare-and-swap.
 func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]forgotten)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +128,7 @@ func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]
 		return true
 	})
 	if err != nil {
-		f.loaded = false // it is not known what is stored now
+		f.loaded = false // the stored state is unknown now
 		return fmt.Errorf("record which clusters were forgotten: %w", err)
 	}
 	return nil
@@ -139,8 +138,7 @@ func (f *Forgotten) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: f.Namespace, Name: ForgottenSecret}
 }
 
-// take remembers what the Secret says. What cannot be read of it is dropped. The lock
-// is held.
+// take parses the Secret's data. Malformed records are dropped. The caller holds the lock.
 func (f *Forgotten) take(data map[string][]byte) {
 	f.loaded, f.at = true, make(map[peering.ClusterID]forgotten, len(data))
 	for id, text := range data {

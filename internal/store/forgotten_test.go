@@ -130,6 +130,6 @@ func TestClusterForgottenByAPersonStaysForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if person("milan") {
-		t.Error("a person took it back, and it stands")
+		t.Error("an administrator took it back, and it is still recorded")
 	}
 }

@@ -15,23 +15,21 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 )
 
-// IdentitySecret is the Secret that holds the cluster's key and what ties it to
-// the cluster's ID. Who can read it is this cluster.
+// IdentitySecret is the Secret with the cluster's key and the data that ties it to the cluster's ID. A client that
+// can read it can act as this cluster.
 const IdentitySecret = "entente-identity"
 
 const (
 	identityKey = "identity.pem"
-	// tunnelKey is a secret of 32 random bytes from which this cluster's halves of
-	// the tunnels' preshared keys are derived. It is not the identity key, so that
-	// replacing that key does not change the tunnels'.
+	// tunnelKey is a secret of 32 random bytes from which this cluster's halves of the tunnels' preshared keys are
+	// derived. It is not the identity key, so that replacing that key does not change the tunnels' keys.
 	tunnelKey    = "tunnel.key"
 	tunnelKeyLen = 32
 )
 
-// LoadIdentity returns the cluster's identity, making it at the first start. Of
-// several that start at once one makes it and the others read that. An agent that
-// was waiting to lead has to load it again: the key may have been rolled over
-// meanwhile.
+// LoadIdentity returns the cluster's identity, and creates it at the first start. If several agents start at once
+// one creates it and the others read it. An agent that was waiting to lead has to load it again: the key may have
+// been rolled over meanwhile.
 func LoadIdentity(ctx context.Context, c client.Client, namespace string, now time.Time) (*identity.Identity, error) {
 	for {
 		_, id, err := readIdentity(ctx, c, namespace)
@@ -53,7 +51,7 @@ func LoadIdentity(ctx context.Context, c client.Client, namespace string, now ti
 			Data: map[string][]byte{identityKey: text, tunnelKey: newTunnelKey()},
 		}, client.FieldOwner(v1alpha1.Manager))
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("keep the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
+			return nil, fmt.Errorf("store the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
 		}
 	}
 }
@@ -64,8 +62,8 @@ func newTunnelKey() []byte {
 	return key
 }
 
-// TunnelKey returns the secret from which halves of preshared keys are derived,
-// 32 bytes. The identity has to be there.
+// TunnelKey returns the secret, 32 bytes, from which halves of preshared keys are derived. The identity has to
+// exist.
 func TunnelKey(ctx context.Context, c client.Client, namespace string) ([]byte, error) {
 	for {
 		secret, _, err := readIdentity(ctx, c, namespace)
@@ -77,15 +75,14 @@ func TunnelKey(ctx context.Context, c client.Client, namespace string) ([]byte, 
 		}
 		secret.Data[tunnelKey] = newTunnelKey()
 		if err := c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager)); err != nil && !apierrors.IsConflict(err) {
-			return nil, fmt.Errorf("keep the tunnels' key in Secret %s/%s: %w", namespace, IdentitySecret, err)
+			return nil, fmt.Errorf("store the tunnels' key in Secret %s/%s: %w", namespace, IdentitySecret, err)
 		}
 	}
 }
 
-// RolloverIdentity replaces the cluster's key, as identity.Identity.Rollover has
-// it, and returns what is kept from then on: the private key before is gone. Of
-// several rollovers at once one succeeds; the others find it done, which is an
-// *identity.TooSoonError. The Secret has to be there.
+// RolloverIdentity replaces the cluster's key by identity.Identity.Rollover, and returns the new identity: the
+// previous private key is gone. Of several rollovers at once one succeeds; the others find it done, which is an
+// *identity.TooSoonError. The Secret has to exist.
 func RolloverIdentity(ctx context.Context, c client.Client, namespace string, now time.Time, overlap time.Duration) (*identity.Identity, error) {
 	for {
 		secret, id, err := readIdentity(ctx, c, namespace)
@@ -101,13 +98,13 @@ func RolloverIdentity(ctx context.Context, c client.Client, namespace string, no
 			return nil, err
 		}
 		secret.Data[identityKey] = text
-		// With the resourceVersion that was read: who wrote in between is not undone.
+		// The update has the resourceVersion that was read, so it does not undo another write.
 		err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
 		if err == nil {
 			return next, nil
 		}
 		if !apierrors.IsConflict(err) {
-			return nil, fmt.Errorf("keep the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
+			return nil, fmt.Errorf("store the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
 		}
 	}
 }

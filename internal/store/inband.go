@@ -15,9 +15,8 @@ import (
 	"github.com/entente-dev/entente/peering/inband"
 )
 
-// ConnectInBand has a cluster reached in-band by the parameters that an administrator gave,
-// approves it, and returns the name of its ForeignCluster. Errors have the reasons
-// PEER_NAME_TAKEN, PEERING_EXISTS and CONFLICT.
+// ConnectInBand makes a cluster reachable in-band by the parameters that an administrator gave, approves it, and
+// returns the name of its ForeignCluster. Errors have the reasons PEER_NAME_TAKEN, PEERING_EXISTS and CONFLICT.
 func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p inband.Parameters, name string) (string, error) {
 	contracts, err := ContractsWith(ctx, cache, p.ID)
 	if err != nil {

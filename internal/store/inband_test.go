@@ -46,7 +46,7 @@ func TestConnectInBandMakesOneForeignClusterAndReplacesItsParameters(t *testing.
 	if fc = get(t, c, name); fc.Spec.TrustBundle == "" || len(fc.Spec.Endpoints) > 0 {
 		t.Errorf("after the introduction it is %+v", fc.Spec)
 	}
-	// A token of it says where it could be dialled, too.
+	// Its token names endpoints, too.
 	if _, err := AddPeer(t.Context(), c, nil, other.ID(), info, ""); err != nil {
 		t.Fatal(err)
 	}

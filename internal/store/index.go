@@ -10,12 +10,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Index is a field by which a cache finds objects without looking at all of them.
+// Index is a field by which a cache finds objects without reading all of them.
 type Index struct {
-	// Object says of which kind.
+	// Object is an object of the indexed kind.
 	Object client.Object
 	Field  string
-	// Values returns the values of an object; none leaves it out.
+	// Values returns the values of an object; an object without values is not in the index.
 	Values client.IndexerFunc
 }
 
@@ -27,7 +27,7 @@ const (
 	fieldForeignCluster = "spec.foreignCluster"
 )
 
-// Indexes returns the fields that Cached, the functions of contracts and RequestsOf look at.
+// Indexes returns the indexes that Cached, the functions of contracts and RequestsOf use.
 func Indexes() []Index {
 	return []Index{
 		{&v1alpha1.ForeignCluster{}, fieldCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ForeignCluster).Spec.ClusterID) }},
@@ -45,7 +45,7 @@ func some(value string) []string {
 	return []string{value}
 }
 
-// AddIndexes has a cache keep them. Call it before the cache is asked anything.
+// AddIndexes adds the indexes to a cache, before it is read.
 func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, i := range Indexes() {
 		if err := indexer.IndexField(ctx, i.Object, i.Field, i.Values); err != nil {
@@ -55,18 +55,18 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// Cached returns what Known does of the ForeignClusters in a cache that has the
-// indexes: a copy, or nil. However many there are, it costs the same.
+// Cached returns a copy of the ForeignCluster that Known would choose, or nil, from a cache that has the indexes.
+// Its cost does not grow with the number of ForeignClusters.
 func Cached(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	fc, err := Peek(ctx, cache, id)
 	return fc.DeepCopy(), err
 }
 
-// Peek is Cached without a copy: it is to be read only. An offer alone has hundreds of
-// kilobytes to copy, and pods are looked at often.
+// Peek is Cached without a copy, for reading only. An offer alone has hundreds of kilobytes to copy, and pods are
+// reconciled often.
 func Peek(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	if id == "" {
-		return nil, nil //nolint:nilnil // absent is an answer
+		return nil, nil //nolint:nilnil // nil means absent
 	}
 	var list v1alpha1.ForeignClusterList
 	if err := cache.List(ctx, &list, client.MatchingFields{fieldCluster: string(id)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -75,19 +75,18 @@ func Peek(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1al
 	return Known(list.Items, id), nil
 }
 
-// ContractsWith returns the contracts with a peer, those that are over included,
-// from a cache that has the indexes. With client.UnsafeDisableDeepCopy they are to
-// be read only.
+// ContractsWith returns the contracts with a peer, including those that are over, from a cache that has the
+// indexes. With client.UnsafeDisableDeepCopy they must only be read.
 func ContractsWith(ctx context.Context, cache client.Reader, peer peering.ClusterID, options ...client.ListOption) ([]v1alpha1.Contract, error) {
 	return contractsBy(ctx, cache, fieldPeer, string(peer), options)
 }
 
-// ContractsFor is ContractsWith for those that a request made.
+// ContractsFor is ContractsWith for the contracts of a request.
 func ContractsFor(ctx context.Context, cache client.Reader, request string, options ...client.ListOption) ([]v1alpha1.Contract, error) {
 	return contractsBy(ctx, cache, fieldRequest, request, options)
 }
 
-// ContractsOn is ContractsWith for those that a virtual node stands for.
+// ContractsOn is ContractsWith for the contracts of a virtual node.
 func ContractsOn(ctx context.Context, cache client.Reader, node string, options ...client.ListOption) ([]v1alpha1.Contract, error) {
 	return contractsBy(ctx, cache, fieldNode, node, options)
 }
@@ -103,8 +102,7 @@ func contractsBy(ctx context.Context, cache client.Reader, field, value string, 
 	return list.Items, nil
 }
 
-// RequestsOf returns the PeeringRequests that ask a ForeignCluster by its name, from a
-// cache that has the indexes.
+// RequestsOf returns the PeeringRequests that ask a ForeignCluster by its name, from a cache that has the indexes.
 func RequestsOf(ctx context.Context, cache client.Reader, foreignCluster string) ([]v1alpha1.PeeringRequest, error) {
 	var list v1alpha1.PeeringRequestList
 	if err := cache.List(ctx, &list, client.MatchingFields{fieldForeignCluster: foreignCluster}); err != nil {

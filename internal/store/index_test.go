@@ -17,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// fields is a cache that remembers what it is to index.
+// fields is a cache that records what it has to index.
 type fields struct {
 	added []string
 	err   error

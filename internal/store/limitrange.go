@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// LimitRange returns a limit range as a value of package peering; nil says nothing.
+// LimitRange returns a limit range as a value of package peering; nil for none.
 func LimitRange(l *v1alpha1.LimitRange) (out peering.LimitRange, err error) {
 	if l == nil {
 		return out, nil
@@ -37,10 +37,10 @@ func LimitRange(l *v1alpha1.LimitRange) (out peering.LimitRange, err error) {
 	return out.Clone(), out.Check()
 }
 
-// LimitRangeOf returns a limit range as custom resources have it; nil says nothing.
+// LimitRangeOf returns a limit range as custom resources have it; nil for none.
 func LimitRangeOf(l peering.LimitRange) (*v1alpha1.LimitRange, error) {
 	if l.IsZero() {
-		return nil, nil //nolint:nilnil // nothing is the answer
+		return nil, nil //nolint:nilnil // nil means none
 	}
 	container, pod := &v1alpha1.ContainerLimitRange{}, &v1alpha1.PodLimitRange{}
 	for _, list := range []struct {

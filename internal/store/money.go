@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Prices returns a price list as a value of package peering; nil is free.
+// Prices returns a price list as a value of package peering; nil means free.
 func Prices(p *v1alpha1.PriceList) (peering.PriceList, error) {
 	if p == nil || len(p.PerHour) == 0 {
 		return peering.PriceList{}, nil
@@ -25,7 +25,7 @@ func Prices(p *v1alpha1.PriceList) (peering.PriceList, error) {
 	return out, out.Check()
 }
 
-// PricesOf returns a price list as custom resources have it; nil is free.
+// PricesOf returns a price list as custom resources have it; nil means free.
 func PricesOf(p peering.PriceList) *v1alpha1.PriceList {
 	if len(p.PerHour) == 0 {
 		return nil

@@ -19,30 +19,29 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Condition is a condition as it is now.
+// Condition returns a condition without a transition time.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// TunnelPasses says whether traffic with a peer passes, by its condition Network: also where pods
-// on some nodes of one of the two clusters are cut off. Nil is a peer of which that is not known.
+// TunnelPasses reports whether traffic with a peer passes, by its condition Network: also if pods on some nodes of
+// one of the two clusters are cut off. Nil means that the condition is not known.
 func TunnelPasses(network *metav1.Condition) bool {
 	return network != nil && (network.Status == metav1.ConditionTrue || network.Reason == v1alpha1.ReasonNodesCutOff || network.Reason == v1alpha1.ReasonPodsUnreachable)
 }
 
-// RevokedByPeer is the reason of a Trusted condition that is False because the
-// peer said, over a connection that proved who it is, that it trusts this cluster
-// no longer. It stays until trust is made again.
+// RevokedByPeer is the reason of a Trusted condition that is False because the peer reported, over a connection
+// that proved its identity, that it no longer trusts this cluster. It stays until trust is made again.
 const RevokedByPeer = "RevokedByPeer"
 
-// ReasonJoined is the reason of a Trusted condition that a token made True.
+// ReasonJoined is the reason of a Trusted condition that became True by a token.
 const ReasonJoined = "Joined"
 
-// ReasonEndedByProvider is why a PeeringRequest is not Accepted that names its provider.
+// ReasonEndedByProvider is why a PeeringRequest that names its provider is not Accepted.
 const ReasonEndedByProvider = "EndedByProvider"
 
-// Known returns, of several ForeignClusters, the one that represents a cluster, or nil: of those
-// with its ID the one that is trusted, else the one that somebody wrote, else the oldest.
+// Known returns which of several ForeignClusters represents a cluster, or nil: of those with its ID the trusted
+// one, otherwise the one that an administrator wrote, otherwise the oldest.
 func Known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.ForeignCluster {
 	var found *v1alpha1.ForeignCluster
 	for i := range items {
@@ -57,7 +56,7 @@ func Known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.Fore
 	return found
 }
 
-// KnownAll returns for each cluster what Known does.
+// KnownAll returns what Known chooses, for each cluster.
 func KnownAll(items []v1alpha1.ForeignCluster) map[peering.ClusterID]*v1alpha1.ForeignCluster {
 	out := make(map[peering.ClusterID]*v1alpha1.ForeignCluster, len(items))
 	for i := range items {
@@ -69,9 +68,9 @@ func KnownAll(items []v1alpha1.ForeignCluster) map[peering.ClusterID]*v1alpha1.F
 	return out
 }
 
-// Find asks the API server for the ForeignCluster that represents a cluster; nil if there is
-// none. It selects by a label, so that its cost does not grow with their number. Only one that
-// was just written by hand may not have the label yet.
+// Find asks the API server for the ForeignCluster that represents a cluster; nil if none does. It selects by a
+// label, so that its cost does not grow with their number. Only one that was just written by hand may not have the
+// label yet.
 func Find(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := c.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: string(id)}); err != nil {
@@ -93,36 +92,33 @@ func precedes(a, b *v1alpha1.ForeignCluster) bool {
 	return a.Name < b.Name
 }
 
-// Pending says whether a ForeignCluster is there only because its cluster
-// introduced itself, or this one did, or because discovery found it: nobody decided
-// yet.
+// Pending reports whether a ForeignCluster exists only because its cluster introduced itself, or this one did, or
+// because discovery found it, and is not decided yet.
 func Pending(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager &&
 		fc.Status.Found != v1alpha1.FoundToken && fc.Status.Found != v1alpha1.FoundManual &&
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
-// Revoked says whether the peer reported that it trusts this cluster no longer.
+// Revoked reports whether the peer reported that it no longer trusts this cluster.
 func Revoked(fc *v1alpha1.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == RevokedByPeer
 }
 
-// AddPeer records that a cluster is trusted by a token, and returns the name of
-// its ForeignCluster. A token is consent: it ends a denial, and what the peer
-// revoked. A cluster that is known keeps its name. wanted overrides the name that
-// the cluster gives itself; a name that another cluster has here is refused where
-// it was wanted, and else extended.
+// AddPeer records that a cluster is trusted by a token, and returns the name of its ForeignCluster. A token is
+// consent: it ends a denial, and what the peer revoked. A known cluster keeps its name. wanted overrides the name
+// that the cluster gives itself; if another cluster has the name here, a wanted one is refused, and otherwise
+// extended.
 //
-// With a cache of ForeignClusters, the API server is asked only for the one of this
-// cluster, as many may join at once, and what the status of a new one says is left
-// to its reconciler. A nil cache has it asked for all.
+// With a cache of ForeignClusters, the API server is asked only for the one of this cluster, as many may join at
+// once, and the status of a new one is left to its reconciler. With a nil cache it is asked for all.
 func AddPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string) (string, error) {
 	return addPeer(ctx, c, cache, id, info, wanted, false)
 }
 
-// AddPeerAgain is AddPeer for a token that the same cluster used before. It makes
-// good what a lost answer left undone, and does not end a denial.
+// AddPeerAgain is AddPeer for a token that the same cluster used before. It completes what a lost response left
+// undone, and does not end a denial.
 func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
 	return addPeer(ctx, c, nil, id, info, "", true)
 }
@@ -146,7 +142,7 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 		return "", err
 	}
 	if made && cache != nil && len(hint) == 0 {
-		return fc.Name, nil // nothing was said of it before, and what it is says that it joined
+		return fc.Name, nil // a new object without a status counts as joined
 	}
 	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
 		joined(fc, status)
@@ -154,9 +150,8 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 	})
 }
 
-// MarkJoined records that a token made trust, which ends whatever was wrong with
-// it before.
-func MarkJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
+// RecordJoined records that a token made trust, which ends whatever was wrong with it before.
+func RecordJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
 	return editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) { joined(fc, status) })
 }
 
@@ -171,39 +166,39 @@ func joined(fc *v1alpha1.ForeignCluster, status *v1alpha1.ForeignClusterStatus) 
 	})
 }
 
-// inherit gives a ForeignCluster what discovery found of its cluster when it was a hint:
-// reports of that come minutes apart.
+// inherit copies to a ForeignCluster the sightings of its cluster from when it was a hint: new sightings come
+// minutes apart.
 func inherit(status *v1alpha1.ForeignClusterStatus, hint []v1alpha1.Sighting) {
 	if len(status.Sightings) == 0 {
 		status.Sightings = hint
 	}
 }
 
-// Introduction is what is kept of an introduction.
+// Introduction is the record of an introduction.
 type Introduction struct {
 	ID   peering.ClusterID
 	Info identity.ClusterInfo
-	// Code is the short authentication string; empty where no commitment was opened.
+	// Code is the short authentication string; empty if no commitment was opened.
 	Code string
-	// Time is when.
+	// Time is when it took place.
 	Time time.Time
 	// Endpoint is where this cluster dialled; empty if the other one did.
 	Endpoint string
-	// Name is what to call it here; empty takes its own.
+	// Name is what to call it here; empty means its own name.
 	Name string
-	// Approve decides for trusting it, in the name of who asked.
+	// Approve decides to trust it, in the name of the administrator who asked.
 	Approve bool
-	// MayCreate, if set, is called before a ForeignCluster is created for it, and its error is
-	// returned: a cluster that was known may have been forgotten while a call took place.
+	// MayCreate, if set, is called before a ForeignCluster is created for it, and its error is returned: a cluster
+	// that was known may have been forgotten during a call.
 	MayCreate func() error
-	// Policy is the PeeringPolicy that decides for trusting it, if nobody decided
-	// before, and By is why; see v1alpha1.AnnotationAutomaticBy.
+	// Policy is the PeeringPolicy that decides to trust it, if no decision was made before, and By is why; see
+	// v1alpha1.AnnotationAutomaticBy.
 	Policy, By string
 }
 
-// Introduce keeps the introduction of a cluster that is not trusted, for an administrator to
-// decide, and returns the name of its ForeignCluster. If the decision was made before, the
-// cluster is trusted now, as it proved its ID. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
+// Introduce stores the introduction of a cluster that is not trusted, for an administrator to decide, and returns
+// the name of its ForeignCluster. If the decision was made before, the cluster is trusted now, as it proved its ID.
+// Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
 func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
 	fc, hint, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
 		if fc.ResourceVersion == "" && i.MayCreate != nil {
@@ -242,9 +237,8 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 	})
 }
 
-// ByPolicy has a ForeignCluster that nobody decided about trusted in the name of a
-// policy, and says so in the same write. It has the finalizer from then on: who deletes
-// it forgets a cluster that was trusted.
+// ByPolicy makes a ForeignCluster without a decision trusted in the name of a policy, and records that in the same
+// write. It has the finalizer from then on, since deleting it forgets a trusted cluster.
 func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 	fc.Spec.Decision = v1alpha1.DecisionApproved
 	metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelAutomatic, policy)
@@ -254,10 +248,9 @@ func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 }
 
-// Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
-// and says whether it did: one that is there already tells more. Part of the name is the
-// beginning of its ID: another name would be one that a stranger chose, and took from
-// others. Where one with another ID has it, all of the ID is.
+// Sight creates a ForeignCluster for a cluster that discovery found and that is not known, and reports whether it
+// did: an existing one has better data. The name ends with the beginning of the ID: any other name would be chosen
+// by a stranger, who could take it from others. If one with another ID has that name, the whole ID is used.
 func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
 	for _, end := range []string{id.Short(), string(id)} {
 		fc, made, err = sight(ctx, c, id, cmp.Or(label[:min(len(label), 63-1-len(end))], "peer")+"-"+end, sightings)
@@ -272,7 +265,7 @@ func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label str
 	return fc, false, nil
 }
 
-// HintName says whether Sight gives a cluster a name like this one.
+// HintName reports whether a name has the form of those that Sight chooses for a cluster.
 func HintName(name string, id peering.ClusterID) bool {
 	return id != "" && (strings.HasSuffix(name, "-"+id.Short()) || strings.HasSuffix(name, "-"+string(id)))
 }
@@ -282,15 +275,15 @@ func sight(ctx context.Context, c client.Client, id peering.ClusterID, name stri
 	fc.Annotations = map[string]string{v1alpha1.AnnotationDiscovered: "true"}
 	fc.Spec.Endpoints = SightedEndpoints(sightings)
 	if err := c.Create(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fc, false, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
+		return fc, false, fmt.Errorf("create foreign cluster %s: %w", fc.Name, err)
 	}
 	return fc, true, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
 		status.Found, status.Sightings = sightings[0].Source, sightings
 	})
 }
 
-// SightedEndpoints returns where discovery finds a cluster, each endpoint once, at most as
-// many as a cluster may have, of each place in turn.
+// SightedEndpoints returns where discovery finds a cluster, without duplicates, at most as many endpoints as a
+// cluster may have, taking one of each place in turn.
 func SightedEndpoints(sightings []v1alpha1.Sighting) []string {
 	var all []string
 	for i := range peering.MaxEndpoints {
@@ -303,7 +296,7 @@ func SightedEndpoints(sightings []v1alpha1.Sighting) []string {
 	return endpoints("", all)
 }
 
-// endpoints returns first, if there is one, and then the others, each once.
+// endpoints returns first, if it is not empty, and then the others, without duplicates.
 func endpoints(first string, others []string) []string {
 	var out []string
 	for _, e := range append([]string{first}, others...) {
@@ -314,8 +307,8 @@ func endpoints(first string, others []string) []string {
 	return out
 }
 
-// UpdateBundle keeps a peer's new roots. They have to follow from those that are
-// held; else the error is BUNDLE_INVALID.
+// UpdateBundle stores a peer's new roots. They have to follow from the current ones; otherwise the error is
+// BUNDLE_INVALID.
 func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, info identity.ClusterInfo) error {
 	return retryOnConflict(func() error {
 		fc, _, err := lookUp(ctx, c, id)
@@ -323,12 +316,12 @@ func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, in
 			return err
 		}
 		if fc == nil || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
-			return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster does not trust yours any more")
+			return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer trusts yours")
 		}
 		// A malformed bundle is replaced.
-		held, err := identity.ReadBundlePEM(id, []byte(fc.Spec.TrustBundle))
+		current, err := identity.ReadBundlePEM(id, []byte(fc.Spec.TrustBundle))
 		if err == nil {
-			err = identity.Supersedes(held, info.Bundle)
+			err = identity.Supersedes(current, info.Bundle)
 			if err != nil {
 				return &peering.Error{Reason: peering.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join again with a token", Err: err}
 			}
@@ -339,9 +332,9 @@ func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, in
 	})
 }
 
-// MarkRevoked records that a peer trusts this cluster no longer, and returns its
-// ForeignCluster; nil if it is not trusted here either, or that was known.
-func MarkRevoked(ctx context.Context, c client.Client, id peering.ClusterID, message string, now time.Time) (*v1alpha1.ForeignCluster, error) {
+// RecordRevoked records that a peer no longer trusts this cluster, and returns its ForeignCluster; nil if it is not
+// trusted here either, or if that was recorded before.
+func RecordRevoked(ctx context.Context, c client.Client, id peering.ClusterID, message string, now time.Time) (*v1alpha1.ForeignCluster, error) {
 	fc, _, err := lookUp(ctx, c, id)
 	if err != nil || fc == nil || fc.Spec.TrustBundle == "" || Revoked(fc) {
 		return nil, err
@@ -349,7 +342,7 @@ func MarkRevoked(ctx context.Context, c client.Client, id peering.ClusterID, mes
 	return fc, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) { SetRevoked(status, message, now) })
 }
 
-// SetRevoked is what MarkRevoked writes.
+// SetRevoked sets in a status what RecordRevoked writes.
 func SetRevoked(status *v1alpha1.ForeignClusterStatus, message string, now time.Time) {
 	text := "the peer ended its trust in this cluster"
 	if message = strings.TrimSpace(message); message != "" {
@@ -366,7 +359,7 @@ func SetRevoked(status *v1alpha1.ForeignClusterStatus, message string, now time.
 	})
 }
 
-// lookUp finds the ForeignCluster of a cluster, and all by name.
+// lookUp finds the ForeignCluster of a cluster, and returns all ForeignClusters by name.
 func lookUp(ctx context.Context, c client.Reader, id peering.ClusterID, opts ...client.ListOption) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := c.List(ctx, &list, opts...); err != nil {
@@ -379,23 +372,23 @@ func lookUp(ctx context.Context, c client.Reader, id peering.ClusterID, opts ...
 	return Known(list.Items, id), byName, nil
 }
 
-// glance is lookUp without asking the API server for all. What the cache does not
-// show yet of other clusters' names, it finds out when it makes a ForeignCluster.
-func glance(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
+// lookUpCached is lookUp without asking the API server for all. If the cache does not show yet that another cluster
+// has a name, creating the ForeignCluster does.
+func lookUpCached(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
 	fc, err := Find(ctx, c, id)
 	if err != nil || fc != nil {
 		return fc, nil, err
 	}
 	fc, byName, err := lookUp(ctx, cache, id, client.UnsafeDisableDeepCopy) // to read only
 	if fc != nil {
-		// It has no label yet, or is gone since.
+		// It has no label yet, or is gone by now.
 		return lookUp(ctx, c, id)
 	}
 	return nil, byName, err
 }
 
-// place finds or creates the ForeignCluster of a cluster, changed by edit, and says
-// whether it created it. hint is what discovery found of it, where it was a hint. With a cache it asks the API server for that one only.
+// place finds or creates the ForeignCluster of a cluster, changed by edit, and reports whether it created it. hint
+// is what discovery found of it, if it was a hint. With a cache it asks the API server for that one only.
 func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string,
 	edit func(*v1alpha1.ForeignCluster) error,
 ) (out *v1alpha1.ForeignCluster, hint []v1alpha1.Sighting, created bool, err error) {
@@ -404,15 +397,14 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		if cache == nil || wanted != "" {
 			out, taken, err = lookUp(ctx, c, id)
 		} else {
-			out, taken, err = glance(ctx, c, cache, id)
+			out, taken, err = lookUpCached(ctx, c, cache, id)
 		}
 		if err != nil {
 			return err
 		}
 		if out != nil && (wanted != "" && wanted != out.Name && Pending(out) || out.Hint()) {
-			// Strangers choose the name of what they cause; an administrator who wants another
-			// gets it. And a cluster that says itself what it is called and where it is needs
-			// no hints.
+			// Strangers choose the names of hints and introductions that they cause; an administrator who wants one
+			// of these names gets it. And a cluster that announces its own name and endpoints needs no hints.
 			if err := yield(ctx, c, out); err != nil {
 				return err
 			}
@@ -440,7 +432,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		created = err == nil
 		switch {
 		case apierrors.IsAlreadyExists(err) && cache != nil:
-			cache = nil // it did not show whose the name is
+			cache = nil // it did not show which cluster has the name
 			return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("foreignclusters").GroupResource(), name, err)
 		case apierrors.IsAlreadyExists(err):
 			return peering.Errorf(peering.ReasonConflict, "another cluster just took the name %s; try again", name)
@@ -467,7 +459,7 @@ func change(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster, w
 	return PatchLocked(ctx, c, before, fc)
 }
 
-// newPeer returns a ForeignCluster that this cluster makes for another one.
+// newPeer returns a ForeignCluster that this cluster creates for another one.
 func newPeer(id peering.ClusterID, name string) *v1alpha1.ForeignCluster {
 	return &v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager}},
@@ -475,12 +467,12 @@ func newPeer(id peering.ClusterID, name string) *v1alpha1.ForeignCluster {
 	}
 }
 
-// confirmName says that an administrator chose the name of a ForeignCluster.
+// confirmName records that an administrator chose the name of a ForeignCluster.
 func confirmName(fc *v1alpha1.ForeignCluster) {
 	metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationNameConfirmed, "true")
 }
 
-// freeName returns what to call a cluster that is not known.
+// freeName returns a free name for a cluster that is not known.
 func freeName(ctx context.Context, c client.Client, id peering.ClusterID, own, wanted string, taken map[string]*v1alpha1.ForeignCluster) (string, error) {
 	if wanted != "" {
 		switch other := taken[wanted]; {
@@ -501,16 +493,16 @@ func freeName(ctx context.Context, c client.Client, id peering.ClusterID, own, w
 	return own, nil
 }
 
-// yield removes a ForeignCluster that nobody decided about.
+// yield deletes a ForeignCluster that is not decided yet.
 func yield(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
 	err := c.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("give up the introduction of %s: %w", fc.Name, err)
+		return fmt.Errorf("delete the introduction of %s: %w", fc.Name, err)
 	}
 	return nil
 }
 
-// editStatus changes a ForeignCluster's status, from what it is now.
+// editStatus changes a ForeignCluster's current status.
 func editStatus(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignClusterStatus)) error {
 	first := true
 	return retryOnConflict(func() error {

@@ -96,11 +96,11 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 		says   string
 	}{
 		"by who has it": {by: []peering.ClusterID{other}},
-		"again by the same, whose answer was lost": {by: []peering.ClusterID{other, other}},
-		"not by a second cluster":                  {by: []peering.ClusterID{other, third}, want: peering.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
-		"not after it expired":                     {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: peering.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
-		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.Secret[0] ^= 1 }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
-		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.ID = "0" }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"again by the same, whose response was lost": {by: []peering.ClusterID{other, other}},
+		"not by a second cluster":                    {by: []peering.ClusterID{other, third}, want: peering.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
+		"not after it expired":                       {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: peering.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
+		"not with another secret":                    {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.Secret[0] ^= 1 }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not under another ID":                       {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.ID = "0" }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,11 +254,11 @@ func TestAJoinAsksTheAPIServerForOneClusterOnly(t *testing.T) {
 		want          string
 		all, written  int
 	}{
-		{name: "nobody is known", want: "milan", written: 1},
+		{name: "no cluster is known", want: "milan", written: 1},
 		{name: "another has the name", cached: []client.Object{called("milan", other, nil)}, there: []client.Object{called("milan", other, nil)}, want: "milan-" + id.ID().Short(), written: 1},
 		{name: "another has the name and the cache lags", there: []client.Object{called("milan", other, nil)}, want: "milan-" + id.ID().Short(), all: 1, written: 2},
 		{name: "it is known and the cache lags", there: []client.Object{called("office", id.ID(), labelled)}, want: "office", written: 1},
-		{name: "somebody wrote it and it has no label yet", cached: []client.Object{called("office", id.ID(), nil)}, there: []client.Object{called("office", id.ID(), nil)}, want: "office", all: 1, written: 1},
+		{name: "it was written by hand and has no label yet", cached: []client.Object{called("office", id.ID(), nil)}, there: []client.Object{called("office", id.ID(), nil)}, want: "office", all: 1, written: 1},
 		{name: "it was deleted and the cache lags", cached: []client.Object{called("office", id.ID(), labelled)}, want: "milan", all: 1, written: 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestAJoinAsksTheAPIServerForOneClusterOnly(t *testing.T) {
 				t.Errorf("it is %+v", fc.Spec)
 			}
 			if made := name != "office"; made && !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
-				t.Error("who is trusted is not held")
+				t.Error("a trusted cluster has no finalizer")
 			}
 		})
 	}
@@ -320,7 +320,7 @@ func TestAddPeerNamesClusters(t *testing.T) {
 	}
 	rome, romeInfo := info("x")
 	if _, err := AddPeer(t.Context(), c, nil, rome, romeInfo, "milan"); wire.ReasonOf(err) != peering.ReasonPeerNameTaken {
-		t.Errorf("a name that another has is given: %v", err)
+		t.Errorf("a name that another has is assigned: %v", err)
 	}
 	var fc v1alpha1.ForeignCluster
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "milan"}, &fc); err != nil {

@@ -26,8 +26,7 @@ const (
 	tokenUsedBy  = "redeemed-by"
 )
 
-// Tokens keeps the tokens that this cluster issued: of each the hash of its
-// secret, never the secret.
+// Tokens stores the tokens that this cluster issued: the hash of each secret, never the secret.
 type Tokens struct {
 	Client    client.Client
 	Namespace string
@@ -42,7 +41,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 	}
 	if len(endpoints) == 0 {
 		return jointoken.Token{}, peering.Errorf(peering.ReasonNoEndpoint,
-			"nothing says where this cluster can be dialled: set peer.endpoints, or a peer Service of type NodePort or LoadBalancer, in the chart; or let the other cluster make the token")
+			"this cluster has no endpoint that could be dialled: set peer.endpoints, or a peer Service of type NodePort or LoadBalancer, in the chart; or let the other cluster make the token")
 	}
 	live, err := t.sweep(ctx)
 	if err != nil {
@@ -68,16 +67,14 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 		},
 	}, client.FieldOwner(v1alpha1.Manager))
 	if err != nil {
-		return jointoken.Token{}, fmt.Errorf("keep token %s: %w", token.ID, err)
+		return jointoken.Token{}, fmt.Errorf("store token %s: %w", token.ID, err)
 	}
 	return token, nil
 }
 
-// Redeem uses a token up, for the cluster by. Of several redeemers at once
-// exactly one succeeds: the Secret's resourceVersion decides. The same cluster
-// may redeem it again, so that a lost answer locks nobody out; again says that
-// this is what happened. The error is TOKEN_INVALID, and says why only to who had
-// the secret.
+// Redeem uses a token up, for the cluster by. Of several concurrent calls exactly one succeeds: the Secret's
+// resourceVersion decides. The same cluster may redeem it again, so that a lost response locks no cluster out;
+// again reports that. The error is TOKEN_INVALID, and gives the cause only to a caller that has the secret.
 func (t *Tokens) Redeem(ctx context.Context, id string, secret jointoken.Secret, by peering.ClusterID) (again bool, err error) {
 	invalid := peering.Errorf(peering.ReasonTokenInvalid, "the token is unknown here, wrong, expired, revoked or used: ask for a new one")
 	for {
@@ -114,7 +111,7 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret jointoken.Secret,
 		stored.Data[tokenUsedBy] = []byte(by)
 		err = t.Client.Update(ctx, &stored, client.FieldOwner(v1alpha1.Manager))
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			continue // somebody else was faster, or revoked it; look again
+			continue // another caller was faster, or revoked it; read it again
 		}
 		if err != nil {
 			return false, fmt.Errorf("redeem token %s: %w", id, err)
@@ -139,8 +136,7 @@ func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 	return out, nil
 }
 
-// Revoke revokes a token. The error is TOKEN_UNKNOWN where there is none,
-// or none that could still be redeemed.
+// Revoke revokes a token. The error is TOKEN_UNKNOWN if there is no such token that could still be redeemed.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	var stored corev1.Secret
 	err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: tokenPrefix + id}, &stored)
@@ -157,8 +153,8 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", peering.Text(id, jointoken.MaxIDLen))
 }
 
-// Forget revokes the tokens that a cluster redeemed: it is trusted no longer, and an old
-// token must not change that.
+// Forget revokes the tokens that a cluster redeemed: it is no longer trusted, and an old token must not change
+// that.
 func (t *Tokens) Forget(ctx context.Context, by peering.ClusterID) error {
 	stored, err := t.stored(ctx)
 	if err != nil {
@@ -176,7 +172,7 @@ func (t *Tokens) Forget(ctx context.Context, by peering.ClusterID) error {
 	return nil
 }
 
-// info reads a token's Secret and says whether it has not expired.
+// info reads a token's Secret and reports whether it has not expired.
 func (t *Tokens) info(s *corev1.Secret) (jointoken.Info, bool) {
 	expires, err := time.Parse(time.RFC3339, string(s.Data[tokenExpires]))
 	out := jointoken.Info{
@@ -188,7 +184,7 @@ func (t *Tokens) info(s *corev1.Secret) (jointoken.Info, bool) {
 	return out, err == nil && t.Now().Before(expires)
 }
 
-// stored returns the tokens' Secrets.
+// stored returns the Secrets of the tokens.
 func (t *Tokens) stored(ctx context.Context) ([]corev1.Secret, error) {
 	var list corev1.SecretList
 	if err := t.Client.List(ctx, &list, client.InNamespace(t.Namespace),

@@ -15,11 +15,11 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// annotationTolerations is the tolerations that the pool of a provider's contract had when that was
-// signed, as JSON. They are not part of the terms: which taints its nodes have is the provider's affair.
+// annotationTolerations is the tolerations, as JSON, that the pool of a provider's contract had when that was
+// signed. They are not part of the terms: the provider alone decides which taints its nodes have.
 const annotationTolerations = "entente.dev/tolerations"
 
-// ReadTolerations returns the tolerations of a pool as pods have them.
+// ReadTolerations converts the tolerations of a pool to those of pods.
 func ReadTolerations(spec []v1alpha1.PoolToleration) ([]corev1.Toleration, error) {
 	if len(spec) > maxTolerations {
 		return nil, fmt.Errorf("%d tolerations, more than %d", len(spec), maxTolerations)
@@ -36,8 +36,8 @@ func ReadTolerations(spec []v1alpha1.PoolToleration) ([]corev1.Toleration, error
 	return out, nil
 }
 
-// checkToleration says why pods of consumers may not have a toleration. The custom resource says the
-// same.
+// checkToleration returns why pods of consumers may not have a toleration. The schema of the custom resource has
+// the same rules.
 func checkToleration(t *corev1.Toleration) error {
 	domain, _, ok := strings.Cut(t.Key, "/")
 	if !ok {
@@ -45,13 +45,13 @@ func checkToleration(t *corev1.Toleration) error {
 	}
 	switch {
 	case t.Key == "":
-		return errors.New("name the taint: a toleration without a key is one of all taints, and pods would be passed on to another provider")
+		return errors.New("name the taint: a toleration without a key tolerates all taints, and pods would be passed on to another provider")
 	case len(validation.IsQualifiedName(t.Key)) > 0:
 		return errors.New("that is not the key of a taint")
 	case domain == "entente.dev" || strings.HasSuffix(domain, ".entente.dev"):
 		return errors.New("no pod of a consumer tolerates a taint of virtual nodes: it would be passed on to another provider")
 	case domain == "node.kubernetes.io" || domain == "node.cloudprovider.kubernetes.io":
-		return errors.New("no pod of a consumer tolerates a taint by which Kubernetes says that a node is not well")
+		return errors.New("no pod of a consumer tolerates a taint by which Kubernetes marks a node as unhealthy")
 	case t.Operator != corev1.TolerationOpEqual && t.Operator != corev1.TolerationOpExists:
 		return fmt.Errorf("the operator %.16q is neither Equal nor Exists", t.Operator)
 	case t.Operator == corev1.TolerationOpExists && t.Value != "":
@@ -61,13 +61,13 @@ func checkToleration(t *corev1.Toleration) error {
 	case !slices.Contains([]corev1.TaintEffect{"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}, t.Effect):
 		return fmt.Errorf("unknown taint effect %.32q", t.Effect)
 	case t.TolerationSeconds != nil:
-		return errors.New("it holds for as long as the pod runs")
+		return errors.New("a toleration lasts as long as the pod runs: leave out tolerationSeconds")
 	}
 	return nil
 }
 
-// Tolerations returns what the pods of a provider's contract tolerate by the pool that it was signed
-// for. Whoever wrote them, there is none that a pool may not have.
+// Tolerations returns what the pods of a provider's contract tolerate by the pool for which it was signed. It
+// leaves out what a pool may not have, whoever wrote it.
 func Tolerations(c *v1alpha1.Contract) []corev1.Toleration {
 	text := c.Annotations[annotationTolerations]
 	if text == "" {
@@ -80,7 +80,7 @@ func Tolerations(c *v1alpha1.Contract) []corev1.Toleration {
 	return slices.DeleteFunc(out, func(t corev1.Toleration) bool { return checkToleration(&t) != nil })
 }
 
-// SetTolerations writes what Tolerations reads.
+// SetTolerations stores the tolerations of a contract for Tolerations.
 func SetTolerations(c *v1alpha1.Contract, tolerations []corev1.Toleration) error {
 	if len(tolerations) == 0 {
 		delete(c.Annotations, annotationTolerations)

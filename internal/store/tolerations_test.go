@@ -22,18 +22,18 @@ func TestAPoolToleratesNoTaintsButThoseOfItsOwnNodes(t *testing.T) {
 		"one without a value":                {v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane"}, ""},
 		"what has a name like a virtual one": {v1alpha1.PoolToleration{Key: "notentente.dev/x"}, ""},
 		"a name without a domain":            {v1alpha1.PoolToleration{Key: "entente.dev"}, ""},
-		"all taints":                         {v1alpha1.PoolToleration{Operator: "Exists"}, "one of all taints"},
-		"all taints of an effect":            {v1alpha1.PoolToleration{Operator: "Exists", Effect: "NoSchedule"}, "one of all taints"},
+		"all taints":                         {v1alpha1.PoolToleration{Operator: "Exists"}, "tolerates all taints"},
+		"all taints of an effect":            {v1alpha1.PoolToleration{Operator: "Exists", Effect: "NoSchedule"}, "tolerates all taints"},
 		"virtual nodes":                      {v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}, "passed on"},
 		"virtual nodes that lose pods":       {v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}, "passed on"},
 		"what is below that domain":          {v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}, "passed on"},
-		"nodes that are not ready":           {v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}, "not well"},
-		"nodes that are full":                {v1alpha1.PoolToleration{Key: corev1.TaintNodeMemoryPressure, Operator: "Exists"}, "not well"},
-		"nodes that a cloud takes away":      {v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown", Operator: "Exists"}, "not well"},
+		"nodes that are not ready":           {v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}, "unhealthy"},
+		"nodes that are full":                {v1alpha1.PoolToleration{Key: corev1.TaintNodeMemoryPressure, Operator: "Exists"}, "unhealthy"},
+		"nodes that a cloud takes away":      {v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown", Operator: "Exists"}, "unhealthy"},
 		"what is not a key":                  {v1alpha1.PoolToleration{Key: "a b"}, "not the key"},
 		"an operator that there is not":      {v1alpha1.PoolToleration{Key: "a", Operator: "Gt", Value: "1"}, "neither"},
 		"any value, and one":                 {v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "1"}, "no value"},
-		"a value that is none":               {v1alpha1.PoolToleration{Key: "a", Value: "a b"}, `"a b" is not the value of a taint`},
+		"a malformed value":                  {v1alpha1.PoolToleration{Key: "a", Value: "a b"}, `"a b" is not the value of a taint`},
 		"an effect that there is not":        {v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}, "unknown taint effect"},
 	} {
 		got, err := ReadTolerations([]v1alpha1.PoolToleration{tt.spec})
@@ -61,7 +61,7 @@ func TestAContractKeepsTolerations(t *testing.T) {
 			t.Errorf("kept %+v, want %+v", got, want)
 		}
 	}
-	// Somebody else wrote it.
+	// Another client wrote it.
 	all := []corev1.Toleration{
 		{Operator: "Exists"}, gpu, {Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}, {Key: "a", Operator: "Exists", TolerationSeconds: new(int64(1))},
 	}

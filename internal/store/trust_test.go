@@ -167,7 +167,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 		t.Errorf("after a new token: %+v", fc.Spec)
 	}
 	if _, err := AddPeerAgain(t.Context(), c, milan.ID(), info); err != nil {
-		t.Errorf("asking again after an answer that was lost: %v", err)
+		t.Errorf("asking again after a response that was lost: %v", err)
 	}
 }
 
@@ -179,10 +179,10 @@ func TestRevocationByAPeerHoldsUntilANewToken(t *testing.T) {
 	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil {
 		t.Fatal(err)
 	}
-	if fc, err := MarkRevoked(t.Context(), c, stranger.ID(), "x", start); fc != nil || err != nil {
+	if fc, err := RecordRevoked(t.Context(), c, stranger.ID(), "x", start); fc != nil || err != nil {
 		t.Errorf("a cluster that is not known: %v, %v", fc, err)
 	}
-	fc, err := MarkRevoked(t.Context(), c, milan.ID(), "we moved\n", start)
+	fc, err := RecordRevoked(t.Context(), c, milan.ID(), "we moved\n", start)
 	if err != nil || fc == nil {
 		t.Fatal(fc, err)
 	}
@@ -193,14 +193,14 @@ func TestRevocationByAPeerHoldsUntilANewToken(t *testing.T) {
 	}
 	for _, want := range []string{"we moved", "entente join"} {
 		if !strings.Contains(trusted.Message, want) {
-			t.Errorf("%q does not say %q", trusted.Message, want)
+			t.Errorf("%q does not contain %q", trusted.Message, want)
 		}
 	}
-	if fc, err := MarkRevoked(t.Context(), c, milan.ID(), "again", start.Add(time.Hour)); fc != nil || err != nil {
+	if fc, err := RecordRevoked(t.Context(), c, milan.ID(), "again", start.Add(time.Hour)); fc != nil || err != nil {
 		t.Errorf("hearing it again is news: %v, %v", fc, err)
 	}
 	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil || Revoked(get(t, c, "milan")) {
-		t.Errorf("after a new token it stands: %v", err)
+		t.Errorf("after a new token it is still revoked: %v", err)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestIntroduceKeepsOrDecidesAnIntroduction(t *testing.T) {
 		"who was named only is known":                          {have: []client.Object{named("m", nil)}, called: "m"},
 		"who was denied is refused":                            {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, reason: peering.ReasonTrustDenied, called: "m"},
 		"approving it ends a denial":                           {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, do: Introduction{Approve: true}, called: "m", trusts: true},
-		"a wanted name is given":                               {do: Introduction{Name: "office"}, called: "office", pending: true},
+		"a wanted name is used":                                {do: Introduction{Name: "office"}, called: "office", pending: true},
 		"a stranger's choice of name yields to a wanted one":   {have: []client.Object{pending("milan")}, do: Introduction{Name: "office"}, called: "office", pending: true},
 		"and so does a stranger that took the name":            {have: []client.Object{squatter}, do: Introduction{Name: "office"}, called: "office", pending: true},
 		"a cluster's name does not":                            {have: []client.Object{owned}, do: Introduction{Name: "office"}, reason: peering.ReasonPeerNameTaken},
@@ -324,7 +324,7 @@ func TestABundleIsUpdatedOnlyForward(t *testing.T) {
 		want       peering.Reason
 	}{
 		"after a rollover":                   {held: zero, next: one},
-		"after two, of which one was missed": {held: zero, next: two},
+		"after two, one of which was missed": {held: zero, next: two},
 		"the same again":                     {held: one, next: one},
 		"not back":                           {held: one, next: zero, want: peering.ReasonBundleInvalid},
 		"not to another branch":              {held: one, next: fork, want: peering.ReasonBundleInvalid},
@@ -386,12 +386,12 @@ func TestTrustedObjectRepresentsItsCluster(t *testing.T) {
 		items []v1alpha1.ForeignCluster
 		want  string
 	}{
-		"the one that is trusted":            {[]v1alpha1.ForeignCluster{at("a", time.Hour, nil), at("b", 0, trusted)}, "b"},
-		"else the one that somebody wrote":   {[]v1alpha1.ForeignCluster{at("a", time.Hour, introduced), at("b", 0, nil)}, "b"},
-		"else the older one":                 {[]v1alpha1.ForeignCluster{at("a", 0, nil), at("b", time.Hour, nil)}, "b"},
-		"else the first by name":             {[]v1alpha1.ForeignCluster{at("b", 0, nil), at("a", 0, nil)}, "a"},
-		"and none where there is none":       {nil, ""},
-		"one that has no ID yet is nobody's": {[]v1alpha1.ForeignCluster{at("a", 0, func(fc *v1alpha1.ForeignCluster) { fc.Spec.ClusterID = "" })}, ""},
+		"the one that is trusted":                    {[]v1alpha1.ForeignCluster{at("a", time.Hour, nil), at("b", 0, trusted)}, "b"},
+		"otherwise the one that was written by hand": {[]v1alpha1.ForeignCluster{at("a", time.Hour, introduced), at("b", 0, nil)}, "b"},
+		"else the older one":                         {[]v1alpha1.ForeignCluster{at("a", 0, nil), at("b", time.Hour, nil)}, "b"},
+		"else the first by name":                     {[]v1alpha1.ForeignCluster{at("b", 0, nil), at("a", 0, nil)}, "a"},
+		"and none without objects":                   {nil, ""},
+		"one without an ID represents no cluster":    {[]v1alpha1.ForeignCluster{at("a", 0, func(fc *v1alpha1.ForeignCluster) { fc.Spec.ClusterID = "" })}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -405,7 +405,7 @@ func TestTrustedObjectRepresentsItsCluster(t *testing.T) {
 		})
 	}
 	if Known([]v1alpha1.ForeignCluster{{}}, "") != nil {
-		t.Error("nobody has an object")
+		t.Error("no cluster has an object")
 	}
 }
 
@@ -425,7 +425,7 @@ func TestOnlyConflictsOfTheAPIServerAreRetried(t *testing.T) {
 }
 
 // TestTrustedClusterKeepsItsSightings has a cluster that discovery found be trusted, which
-// gives it the name that it gives itself: where it is found is known of it all the time.
+// uses the name that it gives itself: its sightings are known all the time.
 func TestTrustedClusterKeepsItsSightings(t *testing.T) {
 	t.Parallel()
 	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Node: "n1", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(start.Truncate(time.Second).Local())}}

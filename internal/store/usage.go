@@ -11,8 +11,7 @@ import (
 	"github.com/entente-dev/entente/peering/meter"
 )
 
-// Meter returns a contract's meter as it was kept; the one at the contract's begin
-// where none was.
+// Meter returns a contract's meter as it was stored; without one, a meter that begins with the contract.
 func Meter(c *v1alpha1.Contract, terms peering.Terms) (meter.Meter, error) {
 	meter := meter.New(terms.NotBefore, terms.StatementPeriod)
 	kept := c.Status.Usage
@@ -33,7 +32,7 @@ func Meter(c *v1alpha1.Contract, terms peering.Terms) (meter.Meter, error) {
 	return meter, nil
 }
 
-// KeepMeter keeps a meter, and leaves the periods that are kept with it.
+// KeepMeter stores a meter, without changing the periods that are stored with it.
 func KeepMeter(c *v1alpha1.Contract, meter meter.Meter) error {
 	using, err := ResourceList(meter.Using)
 	if err != nil {

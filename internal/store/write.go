@@ -23,16 +23,14 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// The patches of this file are how controllers change objects and their status. Each sends
-// what differs between an object as it was read and as it is to be, and sends nothing where
-// nothing does. Writers of different fields do not meet. A locked one (optimistic locking)
-// is refused if anybody wrote the object since it was read: apierrors.IsConflict, after
-// which one reads and decides again. docs/design/0021 says why it is not server-side apply.
+// Controllers change objects and their status by the patches of this file. Each sends the fields in which an object
+// differs from what was read, and nothing if none differ. Writers of different fields do not conflict. A locked
+// patch (optimistic locking) is refused if the object was written since it was read: apierrors.IsConflict, after
+// which the caller reads and decides again. docs/design/0021 says why it is not server-side apply.
 
-// PatchStatus writes the fields of a status that differ. Conditions are a list, which a
-// patch replaces as a whole, so they are written only while they are as they were read: a
-// peer's word that it revoked trust is a condition, and a reconciler that read the object
-// before must not overwrite it.
+// PatchStatus writes the fields of a status that differ. Conditions are a list, which a patch replaces as a whole,
+// so they are written only if they are as they were read: that a peer revoked its trust is a condition, and a
+// reconciler that read the object before must not overwrite it.
 func PatchStatus(ctx context.Context, c client.Client, before, after client.Object) error {
 	was, is, err := statuses(before, after)
 	if err != nil {
@@ -52,14 +50,14 @@ func PatchStatus(ctx context.Context, c client.Client, before, after client.Obje
 	}
 	err = sendStatus(ctx, c, after, client.RawPatch(types.JSONPatchType, patch))
 	if isFailedTest(err) {
-		// They differ; or somebody wrote them in a form that this cluster does not give them,
-		// as times with a fraction of a second. The version of the object tells.
+		// They differ; or another client wrote them in a form that this cluster does not use, such as times with a
+		// fraction of a second. The version of the object decides.
 		return sendStatus(ctx, c, after, locked(before))
 	}
 	return err
 }
 
-// PatchStatusLocked writes the fields of a status that differ, if nobody wrote the object.
+// PatchStatusLocked writes the fields of a status that differ, if the object was not written meanwhile.
 func PatchStatusLocked(ctx context.Context, c client.Client, before, after client.Object) error {
 	was, is, err := statuses(before, after)
 	if err != nil || equality.Semantic.DeepEqual(was, is) {
@@ -68,18 +66,18 @@ func PatchStatusLocked(ctx context.Context, c client.Client, before, after clien
 	return sendStatus(ctx, c, after, locked(before))
 }
 
-// Patch writes what differs of an object but its status. A patch leaves what people wrote
-// in their form, such as 48h, and as theirs: to apply the same manifest again is no conflict.
+// Patch writes the fields that differ, except for the status. A patch leaves the fields that users wrote in their
+// form, such as 48h, and under their ownership: applying the same manifest again does not conflict.
 func Patch(ctx context.Context, c client.Client, before, after client.Object) error {
 	return patchObject(ctx, c, before, after, client.MergeFrom(before))
 }
 
-// PatchLocked writes what differs of an object but its status, if nobody wrote the object.
+// PatchLocked writes the fields that differ, except for the status, if the object was not written meanwhile.
 func PatchLocked(ctx context.Context, c client.Client, before, after client.Object) error {
 	return patchObject(ctx, c, before, after, locked(before))
 }
 
-// locked is a patch that is refused if anybody wrote the object since it was read.
+// locked is a patch that is refused if the object was written since it was read.
 func locked(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
@@ -98,7 +96,7 @@ func patchObject(ctx context.Context, c client.Client, before, after client.Obje
 	return failed("write", after, c.Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)))
 }
 
-// failed says of an error, if it is one, what failed.
+// failed adds to an error, if it is not nil, what failed.
 func failed(what string, o client.Object, err error) error {
 	if err == nil {
 		return nil
@@ -121,8 +119,8 @@ func statuses(before, after client.Object) (was, is map[string]any, err error) {
 	return was, is, err
 }
 
-// testAndPatch returns a JSON patch (RFC 6902) from one status to another, which fails if
-// the conditions are others by now, or the object is.
+// testAndPatch returns a JSON patch (RFC 6902) from one status to another, which fails if the conditions changed
+// meanwhile, or the object was replaced.
 func testAndPatch(uid types.UID, was, is map[string]any) ([]byte, error) {
 	type operation struct {
 		Op    string `json:"op"`
@@ -140,22 +138,21 @@ func testAndPatch(uid types.UID, was, is map[string]any) ([]byte, error) {
 		case !ok:
 			patch = append(patch, operation{Op: "remove", Path: "/status/" + name})
 		case !equality.Semantic.DeepEqual(was[name], value):
-			patch = append(patch, operation{"add", "/status/" + name, value}) // which replaces
+			patch = append(patch, operation{"add", "/status/" + name, value}) // add replaces, too
 		}
 	}
 	return json.Marshal(patch)
 }
 
-// isFailedTest says whether the test of a JSON patch failed. An API server names no cause
-// then; of a value that it does not take it names the field.
+// isFailedTest reports whether the test of a JSON patch failed. The API server names no cause then; for a value
+// that it does not accept it names the field.
 func isFailedTest(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && (status.ErrStatus.Details == nil || len(status.ErrStatus.Details.Causes) == 0)
 }
 
-// EditSecret changes the data of a Secret, which it creates if need be, and returns it as it
-// is then. edit says whether it changed anything, and is called again where somebody else
-// wrote meanwhile.
+// EditSecret changes the data of a Secret, which it creates if need be, and returns the result. edit reports
+// whether it changed anything, and is called again if another client wrote meanwhile.
 func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit func(map[string][]byte) (changed bool)) (*corev1.Secret, error) {
 	var secret *corev1.Secret
 	err := retryOnConflict(func() error {
@@ -181,8 +178,8 @@ func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit
 	return secret, err
 }
 
-// retryOnConflict repeats what was refused because somebody else wrote meanwhile. It has to
-// read again what it changes.
+// retryOnConflict repeats a write that was refused because another client wrote meanwhile. do has to read the
+// object again.
 func retryOnConflict(do func() error) error { return retry.RetryOnConflict(retry.DefaultRetry, do) }
 
 // AddFinalizer keeps an object until what exists because of it was removed.
@@ -192,7 +189,7 @@ func AddFinalizer(ctx context.Context, c client.Client, o client.Object) error {
 	return PatchLocked(ctx, c, before, o)
 }
 
-// RemoveFinalizer ends that; one that is gone is no error.
+// RemoveFinalizer lets an object be deleted; one that is gone is not an error.
 func RemoveFinalizer(ctx context.Context, c client.Client, o client.Object) error {
 	before := o.DeepCopyObject().(client.Object)
 	controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)

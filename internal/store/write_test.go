@@ -32,7 +32,7 @@ func withStatus() *v1alpha1.ForeignCluster {
 	return fc
 }
 
-// failsTests makes a fake client answer a JSON patch whose test fails as an API server does;
+// failsTests makes a fake client respond to a JSON patch whose test fails like an API server;
 // always has each of them fail.
 func failsTests(inner client.Client, always bool) client.Client {
 	return interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
@@ -61,8 +61,8 @@ func TestPatchStatusKeepsConcurrentFields(t *testing.T) {
 		own      func(*v1alpha1.ForeignClusterStatus)
 		conflict bool
 	}{
-		"nobody else": {},
-		"what the peer says": {other: func(s *v1alpha1.ForeignClusterStatus) {
+		"no other write": {},
+		"what the peer reports": {other: func(s *v1alpha1.ForeignClusterStatus) {
 			s.Protocol, s.BundleHash = 1, "hash"
 			s.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: "Active"}}
 		}},
@@ -127,11 +127,11 @@ func TestPatchStatusKeepsConcurrentFields(t *testing.T) {
 	}
 }
 
-// Somebody wrote a condition's time with a fraction of a second, which this cluster does
-// not read: the test of a patch fails whoever writes.
+// Another client wrote a condition's time with a fraction of a second, which this cluster does
+// not read: the test of a patch fails whether or not another client writes.
 func TestPatchStatusWritesConditionsInAnotherForm(t *testing.T) {
 	t.Parallel()
-	for name, beaten := range map[string]bool{"nobody else writes": false, "somebody does": true} {
+	for name, beaten := range map[string]bool{"no other client writes": false, "another client writes": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := newClient(t, withStatus())
@@ -165,7 +165,7 @@ func TestFailedPatchTestDiffersFromAnInvalidObject(t *testing.T) {
 		"an invalid one":  {apierrors.NewInvalid(schema.GroupKind{Kind: "ForeignCluster"}, "peer", field.ErrorList{field.Required(field.NewPath("status"), "")}), false},
 		"a conflict":      {apierrors.NewConflict(kind, "peer", errors.New("modified")), false},
 		"it is forbidden": {apierrors.NewForbidden(kind, "peer", errors.New("no")), false},
-		"no answer":       {errors.New("connection refused"), false},
+		"no response":     {errors.New("connection refused"), false},
 	} {
 		if got := isFailedTest(tc.err); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
@@ -174,7 +174,7 @@ func TestFailedPatchTestDiffersFromAnInvalidObject(t *testing.T) {
 }
 
 // TestPatchesSendNothingWhereNothingDiffers counts requests; and a locked patch is refused
-// once somebody else wrote, one that is not locked is not.
+// once another client wrote, one that is not locked is not.
 func TestPatchesSendNothingWhereNothingDiffers(t *testing.T) {
 	t.Parallel()
 	type write func(context.Context, client.Client, client.Object, client.Object) error
@@ -202,7 +202,7 @@ func TestPatchesSendNothingWhereNothingDiffers(t *testing.T) {
 			})
 			before := get(t, c, "peer")
 			other := before.DeepCopy()
-			// What the other half of the object says is not this write's.
+			// This write does not touch the other half of the object.
 			other.Status.Protocol, other.Spec.Endpoints = 7, []string{"192.0.2.1:8443"}
 			if tc.status {
 				other.Status.Protocol = 0

@@ -13,14 +13,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Hints is who shares the budget of writes for all that discovery finds.
+// Hints is the key of the budget that all writes for discovery share.
 const Hints peering.ClusterID = ""
 
-// WriteBudget bounds what peers make this cluster's API server store of what they say
-// and sign, and of what follows from that: states, offers, statements, contracts and
-// tunnels. etcd keeps each revision of an object whole until it is compacted, so what
-// counts is the object and not what changed in it. What is over the budget is not
-// dropped: the newest is written when there is room.
+// WriteBudget bounds what this cluster's API server stores of what peers send and sign, and of what follows from
+// that: states, offers, statements, contracts and tunnels. etcd keeps each revision of an object whole until it is
+// compacted, so a write counts with the size of the object and not of the change. A write over the budget is not
+// dropped: the newest is made when there is room.
 type WriteBudget struct {
 	Now func() time.Time
 
@@ -28,7 +27,7 @@ type WriteBudget struct {
 	used *budget.Budget[peering.ClusterID]
 }
 
-// Writes bounds the bytes that peers have written by what they say.
+// Writes returns the limits of the bytes that peers cause to be written.
 func Writes() budget.Limits {
 	return budget.Limits{Burst: allWriteBurst, Rate: allWriteBytes, UserBurst: PeerWriteBurst, UserRate: PeerWriteBytes}
 }
@@ -40,11 +39,11 @@ type LaterError struct {
 }
 
 func (e *LaterError) Error() string {
-	return fmt.Sprintf("over the budget of what peers may have written here; there is room in %s", e.After.Round(time.Millisecond))
+	return fmt.Sprintf("over the budget of writes that peers may cause here; there is room in %s", e.After.Round(time.Millisecond))
 }
 
-// Take takes the write of an object from the budget of a peer and of all of them. If
-// there is no room it takes nothing, and returns a *LaterError.
+// Take takes the write of an object from the budget of a peer and of all of them. If there is no room it takes
+// nothing, and returns a *LaterError.
 func (b *WriteBudget) Take(peer peering.ClusterID, o client.Object) error {
 	n, err := size(o)
 	if err != nil {
@@ -65,7 +64,7 @@ func (b *WriteBudget) Charge(peer peering.ClusterID, o client.Object) error {
 	return nil
 }
 
-// size is how many bytes an object has, about, where it is stored.
+// size is about how many bytes an object has in etcd.
 func size(o client.Object) (int, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -74,7 +73,7 @@ func size(o client.Object) (int, error) {
 	return len(text), nil
 }
 
-// budget returns what is used. The lock is held.
+// budget returns the budget, created at first use. The caller holds the lock.
 func (b *WriteBudget) budget() *budget.Budget[peering.ClusterID] {
 	if b.used == nil {
 		b.used = budget.New[peering.ClusterID](Writes())
@@ -82,7 +81,7 @@ func (b *WriteBudget) budget() *budget.Budget[peering.ClusterID] {
 	return b.used
 }
 
-// TakeBytes is Take of an object of a size.
+// TakeBytes is Take for a given size.
 func (b *WriteBudget) TakeBytes(peer peering.ClusterID, size int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,8 +91,7 @@ func (b *WriteBudget) TakeBytes(peer peering.ClusterID, size int) error {
 	return nil
 }
 
-// Later returns when a write is to be tried again that is over a budget, and whether it
-// is.
+// Later returns when a write that is over a budget should be tried again, and whether err says so.
 func Later(err error) (time.Duration, bool) {
 	over, ok := errors.AsType[*LaterError](err)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPeersShareABudget: each has its own share in the long run, a few that take all
-// of theirs leave others theirs, and many take no more together than is for all.
+// of theirs leave others theirs, and many together take at most the budget for all.
 func TestPeersShareABudget(t *testing.T) {
 	t.Parallel()
 	const size = 100 << 10

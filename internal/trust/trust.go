@@ -432,7 +432,7 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	if fresh(before) && r.Session(token.Issuer).At.IsZero() {
 		return nil // that it has roots says that it joined
 	}
-	return store.MarkJoined(ctx, r.Direct, fc)
+	return store.RecordJoined(ctx, r.Direct, fc)
 }
 
 // redeem redeems a token at the cluster that made it. A *notYetError that is final says that

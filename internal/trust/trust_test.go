@@ -570,7 +570,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	if tt.strangers.Joins != 0 {
 		t.Fatal("a token was redeemed for a peer that is trusted")
 	}
-	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.ID, "", now); err != nil {
+	if _, err := store.RecordRevoked(t.Context(), tt.Client, milan.ID, "", now); err != nil {
 		t.Fatal(err)
 	}
 	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) {
