@@ -95,7 +95,7 @@ type agent struct {
 	forgotten *store.Forgotten
 	groups    *trust.Groups
 	nodes     *nodes
-	lent      *offload.Provider
+	offloaded *offload.Provider
 	home      *homeapi.Home
 	fences    *fencing.Keeper
 	exports   *services.Exports
@@ -165,7 +165,7 @@ func (a *agent) endpoints() []string {
 	return out
 }
 
-// buildStates builds what this cluster says to its peers, and what it may tell and lend.
+// buildStates builds what this cluster says to its peers, and what it may say and offer.
 func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	keys, err := inband.NewExchange(a.source.ID(), a.tunnelKey)
 	if err != nil {
@@ -252,7 +252,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 // readdressed has what was made of a peer's addresses made again: the endpoints of its
 // Services here, and the addresses of this cluster's pods there.
 func (a *agent) readdressed(peer peering.ClusterID) {
-	a.lent.Refresh(peer)
+	a.offloaded.Refresh(peer)
 	a.nodes.readdressed(peer)
 }
 

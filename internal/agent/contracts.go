@@ -57,7 +57,7 @@ func (a *agent) reconcileOrphans(context.Context) error {
 // reconcileContracts keeps contracts and counts what is used of them.
 func (a *agent) reconcileContracts(ctx context.Context) error {
 	contracts := &controller.Contracts{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: a.counterpart,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Offloaded: offloaded{a.offloaded}, Counterpart: a.counterpart,
 		Volumes: a.nodes.volumes.Usage, Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
 	}
 	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
@@ -72,7 +72,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 	}
 }
 
-// watchOffers keeps what peers would lend.
+// watchOffers keeps what peers offer.
 func (a *agent) watchOffers() *provider.OfferWatch {
 	return &provider.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Offering: a.exchange.Offering, WatchOffering: a.exchange.WatchOffering,
@@ -82,7 +82,7 @@ func (a *agent) watchOffers() *provider.OfferWatch {
 	}
 }
 
-// contractCache tells of contracts in which this cluster lends.
+// contractCache reads contracts in which this cluster is the provider.
 type contractCache struct {
 	self     peering.ClusterID
 	provider *provider.Provider
@@ -112,7 +112,7 @@ func (c *contractCache) peer(id string) peering.ClusterID {
 	return ""
 }
 
-func (c *contractCache) lent(id string) (offload.Contract, bool) {
+func (c *contractCache) granted(id string) (offload.Contract, bool) {
 	stored, contract, terms, ok := c.state(id)
 	if !ok || !contract.Wants().Capacity {
 		return offload.Contract{}, false
@@ -153,11 +153,11 @@ func (c *contractCache) offered(id string) (server.OffloadContract, bool) {
 	return server.OffloadContract{Consumer: terms.Consumer.ID, Closed: contract.State == peering.Closed}, true
 }
 
-// lent is what runs here for others. It implements controller.Lent.
-type lent struct{ *offload.Provider }
+// offloaded is what runs here for peers. It implements controller.Offloaded.
+type offloaded struct{ *offload.Provider }
 
-func (l lent) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
-	left, err := l.CloseContract(ctx, peering.ClusterID(c.Spec.PeerID), c.Name)
+func (o offloaded) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
+	left, err := o.CloseContract(ctx, peering.ClusterID(c.Spec.PeerID), c.Name)
 	return err == nil && left.None(), err
 }
 

@@ -82,7 +82,7 @@ func (a *agent) exposedBy(c *v1alpha1.Contract, own exposure.Reachable) ([]allow
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return a.nodes.exposed(c.Name, own)
 	}
-	pods, known := a.lent.Exposed(c.Name)
+	pods, known := a.offloaded.Exposed(c.Name)
 	open := allow.Exposed{Contract: c.Name, AnySource: true}
 	for _, addr := range pods {
 		open.To = append(open.To, allow.Destination{Addr: addr}) // they are the peer's own

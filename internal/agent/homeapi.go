@@ -56,11 +56,11 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	abroad, err := homeapi.NewAbroad(homeapi.AbroadConfig{
 		Listener: listener, TLS: a.homeAPITLS(), Log: a.log,
 		PodAt: func(address netip.Addr) (homeapi.Pod, bool) {
-			p, ok := a.lent.PodAt(address)
+			p, ok := a.offloaded.PodAt(address)
 			return homeapi.Pod{Consumer: peering.ClusterID(p.PeerID), Contract: p.Contract, UID: p.OriginUID}, ok
 		},
 		Allowed: func(contract string) bool {
-			c, ok := a.contracts.lent(contract)
+			c, ok := a.contracts.granted(contract)
 			return ok && c.HomeAPI != nil
 		},
 		Open: func(ctx context.Context, pod homeapi.Pod) (carry.Stream, error) {

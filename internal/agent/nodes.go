@@ -139,7 +139,7 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 }
 
 // follow makes a node that runs as its contract says now: a later revision may
-// lend something else. n.mu is held.
+// grant something else. n.mu is held.
 func (n *nodes) follow(ctx context.Context, v *virtual, spec controller.NodeSpec) error {
 	labels, _ := n.labelsOf(spec, v.latency.get())
 	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(*v.labels.Load(), labels) {

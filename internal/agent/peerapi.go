@@ -35,8 +35,8 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 	}}
 	counted := gather(usePause, a.contractsWake.wake)
 	var err error
-	a.lent, err = offload.New(offload.Config{
-		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent, Trusted: a.bundles.IDs,
+	a.offloaded, err = offload.New(offload.Config{
+		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
 		Translate: a.addresses.named, Stops: a.fences.Stops,
@@ -44,7 +44,7 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: gather(podsPause, func(contract string) {
-			if c, ok := contracts.lent(contract); ok && c.AcceptNew {
+			if c, ok := contracts.granted(contract); ok && c.AcceptNew {
 				counted(contract)
 			} else { // it ends with its last pod
 				a.contractsWake.wake(contract)
@@ -56,8 +56,8 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 	if err != nil {
 		return err
 	}
-	a.fences.Stock = a.lent
-	return errors.Join(a.run(a.lent.Run), a.run(a.provider.Run), a.run(a.fences.Run))
+	a.fences.Stock = a.offloaded
+	return errors.Join(a.run(a.offloaded.Run), a.run(a.provider.Run), a.run(a.fences.Run))
 }
 
 // peerAPI builds what other clusters call, and the sessions that carry it.
@@ -67,7 +67,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 		return err
 	}
 	offloadService, err := server.NewOffload(server.OffloadConfig{
-		Objects: a.lent, Streams: a.lent, Metrics: measured, Contracts: a.contracts.offered, Fences: a.fences,
+		Objects: a.offloaded, Streams: a.offloaded, Metrics: measured, Contracts: a.contracts.offered, Fences: a.fences,
 		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
 			info, ok := identity.PeerFromContext(ctx)
 			return info.ID, ok && info.Trusted

@@ -9,6 +9,6 @@ import (
 func (a *agent) podMetrics() (*podmetrics.Provider, error) {
 	return podmetrics.NewProvider(podmetrics.ProviderConfig{
 		Source: podmetrics.MetricsAPI{REST: a.kubernetes.Discovery().RESTClient(), Label: v1alpha1.LabelContract},
-		Pods:   a.lent.Running,
+		Pods:   a.offloaded.Running,
 	})
 }

@@ -48,13 +48,13 @@ func TestPlanKeepsWhatIsNotKnownYet(t *testing.T) {
 			{Addresses: []string{"10.200.0.7"}, Ports: []v1alpha1.DestinationPort{http}},
 		}}
 	}
-	lent := v1alpha1.Exposure{Contract: "lent", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
-	standing := []v1alpha1.Exposure{web("a", "shop", "10.240.0.1"), web("b", "shop", "10.240.0.2"), web("gone", "shop", "10.240.0.3"), lent}
+	provided := v1alpha1.Exposure{Contract: "provided", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
+	standing := []v1alpha1.Exposure{web("a", "shop", "10.240.0.1"), web("b", "shop", "10.240.0.2"), web("gone", "shop", "10.240.0.3"), provided}
 	for name, tc := range map[string]struct {
 		exposed []Exposed
 		want    []v1alpha1.Exposure
 	}{
-		"nothing is known":                {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "b", Unknown: true}, {Contract: "lent", Unknown: true}}, []v1alpha1.Exposure{standing[0], standing[1], lent}},
+		"nothing is known":                {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "b", Unknown: true}, {Contract: "provided", Unknown: true}}, []v1alpha1.Exposure{standing[0], standing[1], provided}},
 		"one is known":                    {[]Exposed{{Contract: "a"}, {Contract: "b", Unknown: true}}, standing[1:2]},
 		"all is known":                    {nil, nil},
 		"what is new comes beside":        {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "bank", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, []v1alpha1.Exposure{web("a", "bank", "10.240.0.1"), standing[0]}},

@@ -972,13 +972,13 @@ func TestPlanUse(t *testing.T) {
 		requests []v1alpha1.PeeringRequest
 		want     string
 	}{
-		"to lend is not to ask":    {as("Lend"), nil, ""},
+		"Lend asks for nothing":    {as("Lend"), nil, ""},
 		"to use is":                {as("Use"), nil, "create automatic-c1"},
 		"it is there":              {as("Both"), []v1alpha1.PeeringRequest{request(same)}, ""},
 		"the provider ended it":    {as("Both"), []v1alpha1.PeeringRequest{request(ended(time.Minute))}, ""},
 		"it did, and trust is new": {as("Both"), []v1alpha1.PeeringRequest{request(ended(-time.Minute))}, "remove automatic-c1"},
 		"it asks for other things": {rule(func(a *v1alpha1.AutomaticPeering) { a.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"} }), []v1alpha1.PeeringRequest{request(same)}, "change automatic-c1"},
-		"to lend from now on":      {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
+		"Lend from now on":         {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
 		"it is a person's":         {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},
 		"it is a copy of one":      {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Name = "mine" })}, ""},
 		"a person's is in its way": {as("Both"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, "left alone PeeringRequest automatic-c1"},

@@ -236,8 +236,8 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 		"first use":                            {peer(byFirstUse), false, vanishedAfter},
 		"a group":                              {peer(garage, role(v1alpha1.RoleNone)), false, vanishedAfter},
 		"its ID is listed":                     {peer(byClusterID), false, 0},
-		"it lends":                             {peer(byFirstUse, role(v1alpha1.RoleProvider)), false, 0},
-		"it borrows":                           {peer(garage, role(v1alpha1.RoleConsumer)), false, 0},
+		"it provides":                          {peer(byFirstUse, role(v1alpha1.RoleProvider)), false, 0},
+		"it consumes":                          {peer(garage, role(v1alpha1.RoleConsumer)), false, 0},
 		"it is connected":                      {peer(byFirstUse, connected), false, 0},
 		"it is found":                          {peer(byFirstUse, found), false, 0},
 		"a person asks it":                     {peer(byFirstUse), true, 0},
@@ -246,7 +246,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 		"it refuses":                           {peer(byFirstUse, refusing(0)), false, leftAfter},
 		"it refused long ago, found until now": {peer(byFirstUse, refusing(time.Hour)), false, leftAfter},
 		"it refuses, and its ID is listed":     {peer(byClusterID, refusing(0)), false, leftAfter},
-		"it refuses, and lends still":          {peer(byFirstUse, refusing(0), role(v1alpha1.RoleProvider)), false, 0},
+		"it refuses, and still provides":       {peer(byFirstUse, refusing(0), role(v1alpha1.RoleProvider)), false, 0},
 		"it refuses, and is found":             {peer(byFirstUse, refusing(0), found), false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -444,9 +444,9 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].NodePort != 0 {
 		t.Errorf("entente-peer is %v, port %+v", service.Spec.Type, service.Spec.Ports)
 	}
-	lent := one[*v1alpha1.PeeringPolicy](t, found, "entente-default").Spec
-	if lent.Accept != v1alpha1.AcceptNever || *lent.Limits.PercentOfFree != 10 || lent.Limits.Resources.Cpu().String() != "4" {
-		t.Errorf("policy %+v", lent)
+	policy := one[*v1alpha1.PeeringPolicy](t, found, "entente-default").Spec
+	if policy.Accept != v1alpha1.AcceptNever || *policy.Limits.PercentOfFree != 10 || policy.Limits.Resources.Cpu().String() != "4" {
+		t.Errorf("policy %+v", policy)
 	}
 }
 

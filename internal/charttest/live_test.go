@@ -188,13 +188,13 @@ func (c cluster) testGuard(t *testing.T) {
 	agent := c.as(t, "entente-agent", nil)
 	const enforce = "pod-security.kubernetes.io/enforce"
 	ours := labels(v1alpha1.LabelManaged, v1alpha1.Manager)
-	lent := labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "baseline")
+	consumers := labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "baseline")
 	var (
 		realNode  = newNode(nil)
 		virtual   = newVirtualNode()
 		foreign   = newNamespace(labels("team", "a"))
 		offloaded = newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
-		provided  = newNamespace(lent)
+		provided  = newNamespace(consumers)
 	)
 	c.create(t, realNode, virtual, foreign, offloaded, provided)
 	var (
@@ -315,7 +315,7 @@ func (c cluster) testGuard(t *testing.T) {
 		{"make a virtual node an ordinary one", merge(virtual, `{"metadata":{"labels":{"entente.dev/virtual-node":null}}}`), false},
 		{"delete an ordinary node", remove(realNode), false},
 
-		{"make a namespace for a consumer", create(newNamespace(lent)), true},
+		{"make a namespace for a consumer", create(newNamespace(consumers)), true},
 		{"make a namespace for privileged pods", create(newNamespace(labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "privileged"))), false},
 		{"make a namespace without Pod Security", create(newNamespace(ours)), false},
 		{"weaken the Pod Security of a namespace of its own", label(provided, enforce, "privileged"), false},

@@ -44,7 +44,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		Pools: []v1alpha1.NodePool{
 			{
 				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"nodes": "gpu"}, Limits: &v1alpha1.PolicyLimits{PercentOfFree: &eighty}, NodeLabels: map[string]string{"model": "h100"},
-				Tolerations: []v1alpha1.PoolToleration{{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}, {Key: "dedicated", Value: "lent"}},
+				Tolerations: []v1alpha1.PoolToleration{{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}, {Key: "dedicated", Value: "shared"}},
 			},
 			{Name: "default", NodeSelector: map[string]v1alpha1.LabelValue{"nodes": "plain"}},
 		},
@@ -116,7 +116,7 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	if secret := one[*corev1.Secret](t, objects, "entente-automatic-group"); secret.StringData["secret"] != "0123456789abcdef" {
 		t.Errorf("the Secret has %v", secret.StringData)
 	}
-	// It lends on the terms of the other one.
+	// It offers on the terms of the other one.
 	got.Automatic = nil
 	if diff := cmp.Diff(one[*v1alpha1.PeeringPolicy](t, objects, "entente-default").Spec, got); diff != "" {
 		t.Errorf("terms (-default +automatic)\n%s", diff)

@@ -65,8 +65,8 @@ type NodeStatus struct {
 	Pods            int
 }
 
-// Lent is what runs here for peers. Each call is level-triggered.
-type Lent interface {
+// Offloaded is what runs here for peers. Each call is level-triggered.
+type Offloaded interface {
 	// Usage returns what the live pods of a contract use.
 	Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error)
 	// Close removes all objects of a contract and reports whether none is left.
@@ -92,9 +92,9 @@ type Contracts struct {
 	// its status, so the status has to be current.
 	Reader client.Reader
 	// Identity is this cluster's current identity.
-	Identity func() *identity.Identity
-	Nodes    Nodes
-	Lent     Lent
+	Identity  func() *identity.Identity
+	Nodes     Nodes
+	Offloaded Offloaded
 	// Counterpart calls a peer.
 	Counterpart func(peer peering.ClusterID) Counterpart
 	// Volumes returns what volumes at a peer use of a contract. Nil means nothing.
@@ -431,7 +431,7 @@ func requestByID(ctx context.Context, reader client.Reader, id string) (*v1alpha
 
 func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	if !c.Wants().Capacity {
-		gone, err := r.Lent.Close(ctx, stored)
+		gone, err := r.Offloaded.Close(ctx, stored)
 		if err != nil {
 			return 0, nil, fmt.Errorf("close contract %s: %w", stored.Name, err)
 		}
@@ -441,7 +441,7 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 		}
 		return 0, nil, nil
 	}
-	used, pods, err := r.Lent.Usage(ctx, stored.Name)
+	used, pods, err := r.Offloaded.Usage(ctx, stored.Name)
 	if err != nil {
 		return 0, nil, fmt.Errorf("use of contract %s: %w", stored.Name, err)
 	}

@@ -193,30 +193,30 @@ func (f *fakeNodes) Status(string) NodeStatus {
 	return NodeStatus{Ready: true, Reason: "PeerConnected"}
 }
 
-// fakeLent reports the use that a test sets.
-type fakeLent struct {
+// fakeOffloaded reports the use that a test sets.
+type fakeOffloaded struct {
 	used corev1.ResourceList
 	pods int
 }
 
-func (f *fakeLent) Usage(context.Context, string) (corev1.ResourceList, int, error) {
+func (f *fakeOffloaded) Usage(context.Context, string) (corev1.ResourceList, int, error) {
 	return f.used, f.pods, nil
 }
-func (f *fakeLent) Close(context.Context, *v1alpha1.Contract) (bool, error) { return true, nil }
+func (f *fakeOffloaded) Close(context.Context, *v1alpha1.Contract) (bool, error) { return true, nil }
 
 // bench is one side's Contracts with everything around them a fake, and a clock.
 type bench struct {
 	*Contracts
-	client client.WithWatch
-	clock  time.Time
-	nodes  *fakeNodes
-	lent   *fakeLent
-	peer   *fakeCounterpart
+	client    client.WithWatch
+	clock     time.Time
+	nodes     *fakeNodes
+	offloaded *fakeOffloaded
+	peer      *fakeCounterpart
 }
 
 func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *bench {
 	t.Helper()
-	b := &bench{client: fakeClient(t, objects...), clock: now, nodes: &fakeNodes{}, lent: &fakeLent{}, peer: &fakeCounterpart{}}
+	b := &bench{client: fakeClient(t, objects...), clock: now, nodes: &fakeNodes{}, offloaded: &fakeOffloaded{}, peer: &fakeCounterpart{}}
 	b.Contracts = b.agent(self)
 	return b
 }
@@ -224,7 +224,7 @@ func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *
 // agent is another process of the same cluster.
 func (b *bench) agent(self *identity.Identity) *Contracts {
 	return &Contracts{
-		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: always(b.peer),
+		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Offloaded: b.offloaded, Counterpart: always(b.peer),
 		Budget: &store.WriteBudget{Now: func() time.Time { return b.clock }},
 		Now:    func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
 	}
@@ -399,7 +399,7 @@ func TestProviderDrainsForItsNotice(t *testing.T) {
 	c := p.stored(t, p.terms(t, nil), p.provider)
 	c.Spec.Termination = v1alpha1.TerminateDrain
 	b := newBench(t, p.provider, c, foreign("peer", p.consumer))
-	b.lent.pods = 1
+	b.offloaded.pods = 1
 	got := b.look(t)
 	want := now.Add(10 * time.Minute)
 	if got.Status.Phase != "Draining" || got.Status.Reason != "EndedHere" || !store.TimeOf(got.Status.DrainUntil).Equal(want) {
@@ -595,12 +595,12 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 		deleted bool
 		kept    bool
 	}{
-		"by the provider":                {self: parties.lender, peer: true, kept: true},
-		"by the consumer":                {self: parties.borrower, peer: true, kept: true},
-		"of a peer that was forgotten":   {self: parties.lender, kept: true},
-		"not one that was free":          {self: parties.lender, peer: true, terms: free},
-		"not one that was deleted":       {self: parties.lender, peer: true, deleted: true},
-		"not a free one by its consumer": {self: parties.borrower, peer: true, terms: free},
+		"by the provider":                {self: parties.asProvider, peer: true, kept: true},
+		"by the consumer":                {self: parties.asConsumer, peer: true, kept: true},
+		"of a peer that was forgotten":   {self: parties.asProvider, kept: true},
+		"not one that was free":          {self: parties.asProvider, peer: true, terms: free},
+		"not one that was deleted":       {self: parties.asProvider, peer: true, deleted: true},
+		"not a free one by its consumer": {self: parties.asConsumer, peer: true, terms: free},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -651,8 +651,8 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 	}
 }
 
-func (p parties) lender() *identity.Identity   { return p.provider }
-func (p parties) borrower() *identity.Identity { return p.consumer }
+func (p parties) asProvider() *identity.Identity { return p.provider }
+func (p parties) asConsumer() *identity.Identity { return p.consumer }
 
 func TestReleasedContractsThatCostLeastArePrunedFirst(t *testing.T) {
 	t.Parallel()

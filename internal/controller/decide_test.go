@@ -35,7 +35,7 @@ func TestRoleFollowsFromContractsInForce(t *testing.T) {
 	}{
 		"a stranger is nothing":                    {want: v1alpha1.RoleNone},
 		"that grants us a contract is a provider":  {contracts: []v1alpha1.Contract{consumer}, want: v1alpha1.RoleProvider},
-		"to whom we lend is a consumer":            {contracts: []v1alpha1.Contract{provider}, want: v1alpha1.RoleConsumer},
+		"a peer that we provide for is a consumer": {contracts: []v1alpha1.Contract{provider}, want: v1alpha1.RoleConsumer},
 		"both at once":                             {contracts: []v1alpha1.Contract{provider, consumer}, want: v1alpha1.RoleProviderAndConsumer},
 		"a contract that is over counts no longer": {contracts: []v1alpha1.Contract{closed}, want: v1alpha1.RoleNone},
 	} {

@@ -261,12 +261,12 @@ func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {
 	const step, took = time.Second, 75 * time.Second
 	began := b.clock
 	for i := 0; b.clock.Sub(began) < took; i++ {
-		b.lent.used, b.lent.pods = amountsOf("cpu", []string{"1", "2"}[i%2]), 1+i%2
+		b.offloaded.used, b.offloaded.pods = amountsOf("cpu", []string{"1", "2"}[i%2]), 1+i%2
 		b.look(t)
 		b.clock = b.clock.Add(step)
 	}
 	counts.withinBudget(t, took)
-	b.lent.used, b.lent.pods = amountsOf("cpu", "3"), 7
+	b.offloaded.used, b.offloaded.pods = amountsOf("cpu", "3"), 7
 	b.clock = b.clock.Add(time.Minute)
 	if got := b.look(t); got.Status.Pods != 7 {
 		t.Errorf("in the end %d pods are recorded, want 7", got.Status.Pods)

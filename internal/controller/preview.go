@@ -55,7 +55,7 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 	return provider, offer, err
 }
 
-// quote asks a provider what it would lend, and checks the response as before signing. A request that chooses among
+// quote asks a provider what it offers, and checks the response as before signing. A request that chooses among
 // providers refuses an offer that waits for an administrator.
 func (r *Requests) quote(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, current *currentContract, timeout time.Duration,

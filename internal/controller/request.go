@@ -41,13 +41,13 @@ const (
 	// askAgain is how long to wait after a refusal, askSoon after no response.
 	askAgain = 30 * time.Second
 	askSoon  = 2 * time.Second
-	// previewTimeout bounds asking one of several providers what it would lend.
+	// previewTimeout bounds asking one of several providers what it offers.
 	previewTimeout = 5 * time.Second
 )
 
 // Provider is the calls of a consumer to a provider, over the session.
 type Provider interface {
-	// Request asks what the provider would lend, which it reserves for a moment.
+	// Request asks what the provider offers, which it reserves for a moment.
 	Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error)
 	// Preview asks the same, and reserves nothing.
 	Preview(ctx context.Context, ask peering.Ask) (peering.Advertisement, error)
@@ -361,7 +361,7 @@ func (r *Requests) unknown(ctx context.Context, name string) error {
 	return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", name)
 }
 
-// trySelected tries the providers that spec.clusterSelector selects and that would lend what is asked for, cheapest
+// trySelected tries the providers that spec.clusterSelector selects and that grant what is asked for, cheapest
 // first. One that may have signed already is tried before them.
 func (r *Requests) trySelected(
 	ctx context.Context, request *v1alpha1.PeeringRequest, ask peering.Ask, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
@@ -409,7 +409,7 @@ func listed(reasons []string) string {
 	return text
 }
 
-// compare asks several providers concurrently what they would lend. It returns those that would lend what is asked
+// compare asks several providers concurrently what they offer. It returns those that grant what is asked
 // for, cheapest first, and why the others do not.
 func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
 	type previewResult struct {

@@ -24,7 +24,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// requestFor is a PeeringRequest that asks for what terms() lends.
+// requestFor is a PeeringRequest that asks for what terms() grants.
 func requestFor(change func(*v1alpha1.PeeringRequest)) *v1alpha1.PeeringRequest {
 	s := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "request", UID: "uid", Generation: 1}, Spec: v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "peer", Resources: amountsIn("cpu=4", "memory=8Gi", "pods=20"), Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic,

@@ -116,9 +116,9 @@ func TestRequeuesCountAllUse(t *testing.T) {
 		want := int64(0)
 		for range 1 + random.IntN(6) {
 			processors := random.Int64N(5)
-			b.lent.used, b.lent.pods = nil, int(processors)
+			b.offloaded.used, b.offloaded.pods = nil, int(processors)
 			if processors > 0 {
-				b.lent.used = amountsIn("cpu=" + peering.Whole(processors).String())
+				b.offloaded.used = amountsIn("cpu=" + peering.Whole(processors).String())
 			}
 			look()
 			last := 1 + random.Int64N(1800)
@@ -130,7 +130,7 @@ func TestRequeuesCountAllUse(t *testing.T) {
 			}
 			b.clock = until
 		}
-		b.lent.used, b.lent.pods = nil, 0
+		b.offloaded.used, b.offloaded.pods = nil, 0
 		look()
 		var got v1alpha1.Contract
 		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &got); err != nil {

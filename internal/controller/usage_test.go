@@ -70,7 +70,7 @@ func TestUseIsCountedOverRestartsAndPeriods(t *testing.T) {
 	p := newParties(t)
 	b := newBench(t, p.provider, p.stored(t, p.terms(t, nil), p.provider), foreign("peer", p.consumer))
 	b.look(t)
-	b.lent.used, b.lent.pods = amountsIn("cpu=2", "pods=1"), 1
+	b.offloaded.used, b.offloaded.pods = amountsIn("cpu=2", "pods=1"), 1
 	b.look(t) // from now on two processors are in use
 	step := func(d time.Duration) *v1alpha1.Contract {
 		t.Helper()
@@ -96,12 +96,12 @@ func TestUseIsCountedOverRestartsAndPeriods(t *testing.T) {
 	b.look(t)
 	b.Flush(t.Context())
 	b.Contracts = b.agent(p.provider)
-	b.lent.used = amountsIn("cpu=1", "pods=1")
+	b.offloaded.used = amountsIn("cpu=1", "pods=1")
 	if got := b.look(t); cpuSeconds(t, got) != "260" {
 		t.Errorf("after 130 s and a stop it is %s, want 260", cpuSeconds(t, got))
 	}
 	// Away for an hour, with one processor before and three after: the lesser counts.
-	b.lent.used = amountsIn("cpu=3", "pods=1")
+	b.offloaded.used = amountsIn("cpu=3", "pods=1")
 	got := step(time.Hour)
 	if want := fmt.Sprint(260 + 3600); cpuSeconds(t, got) != want {
 		t.Errorf("after an hour away it is %s, want %s", cpuSeconds(t, got), want)
@@ -188,7 +188,7 @@ func TestTheLastPeriodIsStatedTooWhenAContractEnds(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	b := newBench(t, p.provider, p.stored(t, p.terms(t, nil), p.provider), foreign("peer", p.consumer))
-	b.lent.used, b.lent.pods = amountsIn("cpu=2"), 1
+	b.offloaded.used, b.offloaded.pods = amountsIn("cpu=2"), 1
 	b.look(t)
 	b.clock = now.Add(30 * time.Second)
 	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Closed"})
@@ -463,7 +463,7 @@ func TestBothSidesCountTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	abroad.lent.used, abroad.lent.pods = amountsIn("cpu=2", "memory=2Gi", "pods=2"), 2
+	abroad.offloaded.used, abroad.offloaded.pods = amountsIn("cpu=2", "memory=2Gi", "pods=2"), 2
 	for range 50 {
 		both(15 * time.Second)
 	}
@@ -506,7 +506,7 @@ func TestUnreadableMeterStartsAgain(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	b := newBench(t, p.provider, p.stored(t, p.terms(t, nil), p.provider), foreign("peer", p.consumer))
-	b.lent.used = amountsIn("cpu=2")
+	b.offloaded.used = amountsIn("cpu=2")
 	b.look(t)
 	b.clock = now.Add(10 * time.Minute)
 	got := b.look(t)

@@ -102,7 +102,7 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 		"the pool is lowered": {func(s *v1alpha1.PeeringPolicySpec) {
 			s.Pools[0].Limits = &v1alpha1.PolicyLimits{Resources: fixture.Amounts("1", "8Gi", "110")}
 		}, "at most cpu 1", "at most cpu 1", ""},
-		"it is of other nodes that lend nothing": {func(s *v1alpha1.PeeringPolicySpec) {
+		"it is of other nodes that have nothing to offer": {func(s *v1alpha1.PeeringPolicySpec) {
 			s.Pools = []v1alpha1.NodePool{{
 				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}, Limits: &v1alpha1.PolicyLimits{Resources: fixture.Amounts("0", "8Gi", "110")},
 			}}
@@ -214,7 +214,7 @@ func TestTaintsAreFollowed(t *testing.T) {
 	objects := offersPools()
 	for _, o := range objects {
 		if n, ok := o.(*corev1.Node); ok && n.Name == "g" {
-			n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "lent", Effect: corev1.TaintEffectNoSchedule}}
+			n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "shared", Effect: corev1.TaintEffectNoSchedule}}
 		}
 	}
 	p := newProvider(t, 1, objects...)
@@ -223,7 +223,7 @@ func TestTaintsAreFollowed(t *testing.T) {
 	_, err := p.contracted(t.Context(), 0, ask)
 	wants(t, err, peering.ReasonCapacityExhausted, "no node of the provider that takes pods of this contract has the labels kind=gpu")
 	p.repool(func(s *v1alpha1.PeeringPolicySpec) {
-		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Value: "lent", Effect: "NoSchedule"}}
+		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Value: "shared", Effect: "NoSchedule"}}
 	})
 	if got := p.mustContract(0, ask); got.NodeSelector["kind"] != "gpu" || got.Resources["cpu"] != peering.Whole(2) {
 		t.Errorf("signed %+v", got.Clauses)

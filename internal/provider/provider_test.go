@@ -346,7 +346,7 @@ func TestContractsOfAPeerAreBounded(t *testing.T) {
 	}
 }
 
-// A hundred requests at once, of ten peers, each for one core: what is lent is as
+// A hundred requests at once, of ten peers, each for one core: what is granted is as
 // much as the tightest ceiling gives, and never more.
 func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 	t.Parallel()
@@ -572,9 +572,9 @@ func TestProviderAdvertisesThePolicysTerms(t *testing.T) {
 		says   string
 	}{
 		"a price above the ceiling":           {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, peering.ReasonPriceAboveCeiling, "EUR 0.025"},
-		"a runtime class that is not lent":    {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, peering.ReasonPolicyRefused, "kata"},
-		"one that is lent and not there":      {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, peering.ReasonPolicyRefused, "has no runtime class missing"},
-		"a storage class that is not lent":    {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, peering.ReasonPolicyRefused, "slow"},
+		"a runtime class that is not offered": {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, peering.ReasonPolicyRefused, "kata"},
+		"one that is offered and not there":   {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, peering.ReasonPolicyRefused, "has no runtime class missing"},
+		"a storage class that is not offered": {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, peering.ReasonPolicyRefused, "slow"},
 		"nodes by a label that is not for it": {func(a *peering.Ask) { a.NodeSelector = map[string]string{"tenant": "bank"} }, peering.ReasonPolicyRefused, "by the label tenant"},
 		"an architecture that is not here":    {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, peering.ReasonCapacityExhausted, "no node of the provider"},
 	} {

@@ -134,8 +134,8 @@ func TestByWhichContractServicesAreImported(t *testing.T) {
 		"always one":   {[]api.Contract{*contract(func(c *api.Contract) { c.Name = "z" }), *contract()}, "c-1"},
 		"no exports":   {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Exposure = peering.ExposureOffloaded })}, ""},
 		"a closed one": {[]api.Contract{*contract(func(c *api.Contract) { c.Status.Phase = "Closed" })}, ""},
-		"what we lend": {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Role = api.ContractProvider })}, ""},
-		"no tunnel":    {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Network = api.NetworkNone })}, ""},
+		"a contract in which we are the provider": {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Role = api.ContractProvider })}, ""},
+		"no tunnel": {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Network = api.NetworkNone })}, ""},
 	} {
 		if got := ImportContract(test.contracts); got != test.want {
 			t.Errorf("%s: %q", name, got)

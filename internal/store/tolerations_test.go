@@ -17,8 +17,8 @@ func TestAPoolToleratesNoTaintsButThoseOfItsOwnNodes(t *testing.T) {
 		says string
 	}{
 		"a taint with any value":             {v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, ""},
-		"one with a value":                   {v1alpha1.PoolToleration{Key: "dedicated", Operator: "Equal", Value: "lent"}, ""},
-		"one with a value, as by default":    {v1alpha1.PoolToleration{Key: "dedicated", Value: "lent", Effect: "NoExecute"}, ""},
+		"one with a value":                   {v1alpha1.PoolToleration{Key: "dedicated", Operator: "Equal", Value: "shared"}, ""},
+		"one with a value, as by default":    {v1alpha1.PoolToleration{Key: "dedicated", Value: "shared", Effect: "NoExecute"}, ""},
 		"one without a value":                {v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane"}, ""},
 		"what has a name like a virtual one": {v1alpha1.PoolToleration{Key: "notentente.dev/x"}, ""},
 		"a name without a domain":            {v1alpha1.PoolToleration{Key: "entente.dev"}, ""},
