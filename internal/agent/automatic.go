@@ -48,7 +48,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 		return err == nil && announces // it is asked again soon
 	}
 	a.groups.Secret, a.groups.Admit = a.automatic.GroupSecret, a.automatic.Admit
-	a.groups.Heard = a.automatic.GroupProofStarted
+	a.groups.Begun = a.automatic.GroupProofStarted
 	a.groups.Failed = func(group string, id peering.ClusterID, why string) { a.automatic.GroupFailed(ctx, group, id, why) }
 	return a.mgr.Add(a.automatic)
 }

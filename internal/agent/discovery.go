@@ -66,12 +66,12 @@ func (a *agent) watchLANs(ctx context.Context) error {
 // recordSightings keeps in ForeignClusters what discovery finds. With discovery off what
 // was found before is removed.
 func (a *agent) recordSightings(context.Context) error {
-	look := a.found.Look
+	snapshot := a.found.Snapshot
 	if a.lans != nil {
-		look = browse.All(a.found.Look, a.lans.Look)
+		snapshot = browse.All(a.found.Snapshot, a.lans.Snapshot)
 	}
 	return a.mgr.Add(&sightings.Sightings{
-		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: look, Wake: a.foundChanged,
+		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Snapshot: snapshot, Wake: a.foundChanged,
 	})
 }
 

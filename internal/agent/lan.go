@@ -16,7 +16,7 @@ import (
 // reconcileNodeDiscoveries keeps the NodeDiscovery of the gateway. With discovery on LANs
 // off it removes those that there are.
 func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string) error {
-	discoveries := &sightings.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
+	discoveries := &sightings.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Desired: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
 		if !a.cfg.DiscoveryLAN {
 			return nil, nil //nolint:nilnil // none is wanted
 		}

@@ -375,7 +375,7 @@ func (a *agent) reconcileTrust(context.Context) error {
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		OwnHash:   func() peering.Hash { return a.source.Identity().TrustBundle().Hash() },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
-		Said: a.peersWake.wake,
+		AttemptChanged: a.peersWake.wake,
 		Joined: func(id peering.ClusterID, info identity.ClusterInfo) {
 			// What it says is kept: if it cannot be read its conditions say so.
 			if err := a.trust.admit(id, info, false); err != nil {

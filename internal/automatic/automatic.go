@@ -320,7 +320,7 @@ func (r *Automatic) dial(ctx context.Context, d peerDial) {
 }
 
 // GroupProofStarted is called when a cluster begins to prove that it has a group's secret. It implements
-// Groups.Heard.
+// Groups.Begun.
 func (r *Automatic) GroupProofStarted(group string, id peering.ClusterID) {
 	r.mu.Lock()
 	sooner := r.state.retrySoon(id, groupBasis(group), r.Now(), r.Random)

@@ -109,16 +109,16 @@ func (d *Domains) Run(ctx context.Context) error {
 	return d.Browser.Run(ctx)
 }
 
-// Look returns what was found.
-func (d *Domains) Look() sightings.Looked {
+// Snapshot returns what was found.
+func (d *Domains) Snapshot() sightings.Snapshot {
 	if d.Browser == nil {
-		return sightings.Looked{}
+		return sightings.Snapshot{}
 	}
 	all := d.Browser.Domains()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	starting := d.began.IsZero() || d.Now().Sub(d.began) < domainsStart
-	out := sightings.Looked{Places: map[sightings.Place]bool{}}
+	out := sightings.Snapshot{Places: map[sightings.Place]bool{}}
 	for _, domain := range all {
 		d.logProblems(domain)
 		place := sightings.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}

@@ -37,22 +37,22 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 		Browser: browser, Now: func() time.Time { return clock }, Log: slog.New(slog.DiscardHandler),
 		Dialable: func(e []string) []string { return e },
 	}
-	if !d.Look().Places[place] {
+	if !d.Snapshot().Places[place] {
 		t.Error("before it was asked it counts as asked")
 	}
 	d.began = clock
 	clock = clock.Add(domainsStart - time.Second)
-	if !d.Look().Places[place] {
+	if !d.Snapshot().Places[place] {
 		t.Error("it was given up before its time")
 	}
 	clock = clock.Add(time.Second)
-	if d.Look().Places[place] {
+	if d.Snapshot().Places[place] {
 		t.Error("what was known of it stays for ever")
 	}
 	if got := discovery.DialableEndpoints([]string{"10.96.0.1:7443", "192.0.2.7:7443", "[::1]:7443", "office.example:7443"}, netip.MustParsePrefix("10.96.0.0/16")); !slices.Equal(got, []string{"192.0.2.7:7443"}) {
 		t.Errorf("of the endpoints %v may be dialled", got)
 	}
-	if got := (&Domains{}).Look(); len(got.Found)+len(got.Places) != 0 {
+	if got := (&Domains{}).Snapshot(); len(got.Found)+len(got.Places) != 0 {
 		t.Errorf("with discovery off there is %+v", got)
 	}
 }

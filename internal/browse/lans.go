@@ -42,12 +42,12 @@ type nodeReport struct {
 	logged string
 }
 
-// Look returns what was found.
-func (l *LANs) Look() sightings.Looked {
+// Snapshot returns what was found.
+func (l *LANs) Snapshot() sightings.Snapshot {
 	var list v1alpha1.NodeDiscoveryList
 	if err := l.Reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache returns at once
 		l.Log.Warn("cannot read what is found on LANs", "err", err)
-		return sightings.Looked{}
+		return sightings.Snapshot{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *LANs) Look() sightings.Looked {
 	if l.began.IsZero() {
 		l.began, l.nodes = now, map[string]*nodeReport{}
 	}
-	out := sightings.Looked{Places: map[sightings.Place]bool{}}
+	out := sightings.Snapshot{Places: map[sightings.Place]bool{}}
 	there := map[string]bool{}
 	for i := range list.Items {
 		nd := &list.Items[i]
@@ -92,7 +92,7 @@ func (l *LANs) record(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 
 // add adds what one fabric finds. Any machine on its LANs may have sent that, and the fabric itself
 // can be reached from there, so everything is validated again.
-func (l *LANs) add(out *sightings.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
+func (l *LANs) add(out *sightings.Snapshot, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {
 		since = l.began
@@ -103,7 +103,7 @@ func (l *LANs) add(out *sightings.Looked, nd *v1alpha1.NodeDiscovery, h *nodeRep
 	}
 	for _, name := range nd.Status.Interfaces[:min(len(nd.Status.Interfaces), MaxInterfaces)] {
 		if name != "" && peering.Text(name, MaxInterfaceName) == name {
-			out.Places[lanPlace(nd.Name, name)] = silent || !sightings.LANSettled(&nd.Status)
+			out.Places[lanPlace(nd.Name, name)] = silent || !sightings.LANConverged(&nd.Status)
 		}
 	}
 	seen := nd.Status.ObservedAt
@@ -129,9 +129,9 @@ func lanPlace(node, name string) sightings.Place {
 }
 
 // All merges what several sources find.
-func All(looks ...func() sightings.Looked) func() sightings.Looked {
-	return func() sightings.Looked {
-		all := sightings.Looked{Places: map[sightings.Place]bool{}}
+func All(looks ...func() sightings.Snapshot) func() sightings.Snapshot {
+	return func() sightings.Snapshot {
+		all := sightings.Snapshot{Places: map[sightings.Place]bool{}}
 		for _, look := range looks {
 			one := look()
 			all.Found = append(all.Found, one.Found...)

@@ -60,7 +60,7 @@ func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluste
 
 // sees says what is found, and whether what stood before stands.
 func (l *lansTest) sees() string {
-	looked := l.Look()
+	looked := l.Snapshot()
 	var out []string
 	for _, s := range looked.Found {
 		out = append(out, fmt.Sprintf("%c %v", s.ID[0], s.Endpoints))
@@ -91,8 +91,8 @@ func TestASilentFabricsReportExpires(t *testing.T) {
 	check("no node", "")
 	l.reports(0, x)
 	check("it has just begun", found+stands)
-	l.clock = l.clock.Add(sightings.LANSettles)
-	l.reports(sightings.LANSettles, x)
+	l.clock = l.clock.Add(sightings.LANConvergence)
+	l.reports(sightings.LANConvergence, x)
 	check("it has listened for a while", found+all)
 	l.clock = l.clock.Add(time.Second)
 	l.reports(time.Minute)
@@ -145,7 +145,7 @@ func TestFabricReportsAreValidated(t *testing.T) {
 	many := foundCluster('m', slices.Repeat([]string{"192.0.2.11:7443"}, 20)...)
 	l := newLANs(t)
 	l.reports(time.Hour, foundCluster('x', "10.96.0.1:443", "169.254.169.254:80", "office.example:7443", "[fe80::1%eth0]:7443", "192.0.2.7:7443"), foundCluster('i', "10.0.0.1:7443"), bad, elsewhere, nameless, many)
-	looked := l.Look()
+	looked := l.Snapshot()
 	var got []string
 	for _, s := range looked.Found {
 		got = append(got, fmt.Sprintf("%c %d %d", s.ID[0], len(s.Endpoints), len(s.Name)))
@@ -157,20 +157,20 @@ func TestFabricReportsAreValidated(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	l.Dialable = func([]string) []string { return nil }
-	if looked := l.Look(); len(looked.Found) != 0 || len(looked.Places) != 1 {
+	if looked := l.Snapshot(); len(looked.Found) != 0 || len(looked.Places) != 1 {
 		t.Errorf("before it is known what nobody leads to, %+v is believed", looked)
 	}
 }
 
 func TestLookAllMergesItsSources(t *testing.T) {
 	t.Parallel()
-	one := func(source v1alpha1.Found, c byte) func() sightings.Looked {
+	one := func(source v1alpha1.Found, c byte) func() sightings.Snapshot {
 		place := sightings.Place{Source: source, Where: string(c)}
-		return func() sightings.Looked {
-			return sightings.Looked{Places: map[sightings.Place]bool{place: true}, Found: []sightings.Sighted{{ID: testID(c)}}}
+		return func() sightings.Snapshot {
+			return sightings.Snapshot{Places: map[sightings.Place]bool{place: true}, Found: []sightings.Sighted{{ID: testID(c)}}}
 		}
 	}
-	if all := All(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&Domains{}).Look)(); len(all.Found) != 2 || len(all.Places) != 2 {
+	if all := All(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&Domains{}).Snapshot)(); len(all.Found) != 2 || len(all.Places) != 2 {
 		t.Errorf("got %+v", all)
 	}
 }

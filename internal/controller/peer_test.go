@@ -125,7 +125,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 func (pt *peersTest) trusts(strangers *peertest.Strangers) *trust.Trusts {
 	return &trust.Trusts{
 		Client: pt.Client, Direct: pt.Client, Namespace: "entente-system", Self: peertest.OwnID, Strangers: strangers, Now: pt.clock.Now,
-		OwnHash: func() peering.Hash { return peering.Hash{1} }, Session: pt.trust.Session, Said: func(string) {},
+		OwnHash: func() peering.Hash { return peering.Hash{1} }, Session: pt.trust.Session, AttemptChanged: func(string) {},
 	}
 }
 
@@ -761,10 +761,10 @@ func TestPeerEventsAreRecordedOnce(t *testing.T) {
 func TestHashIsThatOfTheTrustBundle(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
-	if got := trust.HeldHash(peertest.TrustedAs("milan", milan)); got != milan.Info.Bundle.Hash() || got == (peering.Hash{}) {
+	if got := trust.KnownHash(peertest.TrustedAs("milan", milan)); got != milan.Info.Bundle.Hash() || got == (peering.Hash{}) {
 		t.Errorf("it is %s", got)
 	}
-	if got := trust.HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
+	if got := trust.KnownHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
 		t.Errorf("of nothing it is %s", got)
 	}
 }

@@ -134,11 +134,11 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
-		if v.Attempt.Reason == trust.ReasonForgottenByPeer || trust.HeardForgotten(fc) {
+		if v.Attempt.Reason == trust.ReasonForgottenByPeer || trust.ReportedForgotten(fc) {
 			return no(trust.ReasonForgottenByPeer, what+": "+trust.ForgottenByPeer)
 		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
-	case v.Session.Up == nil && trust.HeardForgotten(fc):
+	case v.Session.Up == nil && trust.ReportedForgotten(fc):
 		return no(was.Reason, was.Message) // being unreachable now does not change that
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))

@@ -94,7 +94,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if err != nil || fc == nil {
 		return state, err
 	}
-	state.BundleHash = trust.HeldHash(fc)
+	state.BundleHash = trust.KnownHash(fc)
 	wanted := slices.ContainsFunc(contracts, wantsTunnel)
 	if fc.Spec.InBand != nil {
 		state.Endpoints = nil // an in-band peer cannot use them

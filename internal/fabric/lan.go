@@ -297,7 +297,7 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 		before = n.last.Found
 	}
 	status := lanStatus(on, before, nd.Spec.Expected)
-	settles := on.since.Add(sightings.LANSettles + time.Second) // times are told in seconds
+	settles := on.since.Add(sightings.LANConvergence + time.Second) // times are told in seconds
 	settled := on.failed == nil && !now.Before(settles) && n.wrote.Before(settles)
 	if n.last != nil && !settled && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
 		wait := min(lanResync, n.wrote.Add(lanStatusEvery).Sub(now))

@@ -331,11 +331,11 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		n := newLANNode(t)
 		n.wants(v1alpha1.NodeDiscoverySpec{})
 		spend(10 * time.Millisecond)
-		if s := n.status(); !slices.Equal(s.Interfaces, []string{"eth0"}) || s.Since == nil || s.ObservedAt.IsZero() || len(s.Problems) != 0 || sightings.LANSettled(&s) {
+		if s := n.status(); !slices.Equal(s.Interfaces, []string{"eth0"}) || s.Since == nil || s.ObservedAt.IsZero() || len(s.Problems) != 0 || sightings.LANConverged(&s) {
 			t.Errorf("at first it reports %+v", s)
 		}
 		spend(10 * time.Second)
-		if s := n.status(); !sightings.LANSettled(&s) {
+		if s := n.status(); !sightings.LANConverged(&s) {
 			t.Errorf("after a while it reports %+v", s)
 		}
 		n.written()
@@ -585,7 +585,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 		wake := make(chan struct{})
 		s := &sightings.Sightings{
 			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
-			Budget: &store.WriteBudget{Now: time.Now}, Look: l.Look, Wake: wake,
+			Budget: &store.WriteBudget{Now: time.Now}, Snapshot: l.Snapshot, Wake: wake,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

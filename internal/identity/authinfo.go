@@ -10,27 +10,25 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// AuthInfo is what a connection proved of the cluster at its other end. It
-// travels with each call as gRPC's AuthInfo, as it was when the connection began;
-// get it by PeerFromContext.
+// AuthInfo is what a connection proved about the cluster at its other end. Each call has it as
+// gRPC's AuthInfo, as it was when the connection began; get it by PeerFromContext.
 type AuthInfo struct {
 	credentials.CommonAuthInfo
 
-	// ID is the other cluster. Empty when it presented no certificate: then it may
-	// ask for health and nothing else.
+	// ID is the other cluster. It is empty without a certificate: then the caller may only ask for
+	// health.
 	ID peering.ClusterID
-	// Trusted says that a bundle for ID is held here and that the certificate
-	// verified against it. Without it the caller has only proved that it holds the
-	// key behind ID: it may join and nothing else.
+	// Trusted means that this cluster has a bundle for ID and that the certificate verified
+	// against it. Without it the caller has only proved that it has the key behind ID: it may only
+	// join.
 	Trusted bool
-	// NotAfter is when the certificate ends that it presented.
+	// NotAfter is when the certificate that it presented ends.
 	NotAfter time.Time
-	// Session numbers the session that the call came over, as in session.Info. It
-	// is 0 on a connection of its own.
+	// Session is the number of the session of the call, as in session.Info. It is 0 on a
+	// connection of its own.
 	Session uint64
-	// Channel is what only the two ends of this TLS connection know: what is bound to it
-	// cannot be passed on to another connection, by somebody in between neither. Both
-	// ends have the same. It is zero where there is none.
+	// Channel is a secret of the two ends of this TLS connection: a proof that is bound to it
+	// cannot be relayed over another connection. It is zero if the connection has no channel.
 	Channel [ChannelLen]byte
 }
 

@@ -14,22 +14,22 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Bundle is what one needs in order to trust a cluster. Get it by ReadBundle,
-// ReadBundlePEM or Identity.TrustBundle.
+// Bundle has what is needed to trust a cluster. Get it by ReadBundle, ReadBundlePEM or
+// Identity.TrustBundle.
 type Bundle struct {
 	// Roots are its root certificates, the newest key's first.
 	Roots []*x509.Certificate
 	// IdentityKey is the key behind the cluster's ID, SubjectPublicKeyInfo in DER.
 	IdentityKey []byte
-	// Succession leads from that key to the newest root's: certificates, DER, each
-	// for the next key and signed by the one before. Nil where there was no rollover.
+	// Succession leads from that key to the newest root's: certificates, DER, each for the next
+	// key and signed by the one before. It is nil if there was no rollover.
 	Succession [][]byte
 }
 
-// ReadBundle reads a trust bundle as it comes over the wire: root certificates,
-// DER, one after the other; the identity key, which may be empty where its root
-// is there; and the succession. Each root has to be over the identity key or over
-// one that follows from it, and the newest key's has to be there.
+// ReadBundle reads a trust bundle as it comes over the wire: root certificates, DER, one after
+// the other; the identity key, which may be empty if its root is among them; and the succession.
+// Each root has to be of the identity key or of a key of the succession, and the newest key's
+// root has to be there.
 func ReadBundle(id peering.ClusterID, roots, identityKey []byte, succession [][]byte) (Bundle, error) {
 	if len(roots) > maxBundle {
 		return Bundle{}, fmt.Errorf("trust bundle has %d bytes, more than %d", len(roots), maxBundle)
@@ -42,7 +42,7 @@ func ReadBundle(id peering.ClusterID, roots, identityKey []byte, succession [][]
 }
 
 // ReadBundlePEM is ReadBundle for PEM, as in a ForeignCluster: roots and
-// succession are CERTIFICATE blocks, told apart by whether they are self-signed;
+// succession are CERTIFICATE blocks, of which the roots are self-signed;
 // the identity key is a PUBLIC KEY block.
 func ReadBundlePEM(id peering.ClusterID, text []byte) (Bundle, error) {
 	if len(text) > maxBundlePEM {
@@ -80,7 +80,7 @@ func ReadBundlePEM(id peering.ClusterID, text []byte) (Bundle, error) {
 // newBundle completes and checks a bundle.
 func newBundle(id peering.ClusterID, b Bundle) (Bundle, error) {
 	if len(b.IdentityKey) == 0 && len(b.Roots) > 0 {
-		// The first root's, so that a bundle of another cluster says whose it is.
+		// Take the first root's, so that the error for another cluster's bundle names that cluster.
 		b.IdentityKey = b.Roots[0].RawSubjectPublicKeyInfo
 		for _, root := range b.Roots {
 			if peering.ClusterIDOfSPKI(root.RawSubjectPublicKeyInfo) == id {
@@ -103,7 +103,7 @@ func newBundle(id peering.ClusterID, b Bundle) (Bundle, error) {
 	return b, nil
 }
 
-// check says what is wrong with a bundle, if anything.
+// check returns what is wrong with a bundle, if anything.
 func (b Bundle) check(id peering.ClusterID) error {
 	if len(b.Roots) == 0 || len(b.Roots) > maxRoots {
 		return fmt.Errorf("%d root certificates, want 1 to %d", len(b.Roots), maxRoots)
@@ -141,7 +141,7 @@ func (b Bundle) check(id peering.ClusterID) error {
 	return nil
 }
 
-// keys returns all keys of the cluster that the bundle tells of, oldest first.
+// keys returns all keys of the cluster that are in the bundle, oldest first.
 func (b Bundle) keys() ([]*ecdsa.PublicKey, error) {
 	pub, err := x509.ParsePKIXPublicKey(b.IdentityKey)
 	if err != nil {
@@ -176,8 +176,7 @@ func (b Bundle) DER() []byte {
 	return out
 }
 
-// PEM writes the bundle for ReadBundlePEM. The identity key is in it where its
-// root is not.
+// PEM writes the bundle for ReadBundlePEM. It includes the identity key if its root is missing.
 func (b Bundle) PEM() string {
 	var out []byte
 	holdsIdentity := func(c *x509.Certificate) bool { return bytes.Equal(c.RawSubjectPublicKeyInfo, b.IdentityKey) }
@@ -193,8 +192,8 @@ func (b Bundle) PEM() string {
 	return string(out)
 }
 
-// Hash is how two sides compare a trust bundle without sending it: the SHA-256 of the
-// roots, the newest key's first, and then the succession.
+// Hash is the SHA-256 of the roots, the newest key's first, and then the succession. Two sides
+// compare a trust bundle by it.
 func (b Bundle) Hash() peering.Hash {
 	h := sha256.New()
 	h.Write(b.DER())
@@ -209,14 +208,14 @@ func (b Bundle) Party(id peering.ClusterID) peering.Party {
 	return peering.Party{ID: id, PublicKey: b.IdentityKey, Succession: b.Succession}
 }
 
-// selfSigned says whether a certificate is signed by its own key. Keys of another
-// kind than ours are not even tried: checking a huge one takes long.
+// selfSigned reports whether a certificate is signed by its own key. Keys of another kind than
+// ours are not even tried: checking a huge one takes long.
 func selfSigned(c *x509.Certificate) bool {
 	return c.PublicKeyAlgorithm == x509.ECDSA && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }
 
-// checkRoot checks that a certificate is a root of a cluster, whichever its key:
-// self-signed, able to sign, and saying the cluster's ID in its only URI.
+// checkRoot checks that a certificate is a root of a cluster, of any of its keys: self-signed,
+// able to sign, and with the cluster's ID in its only URI.
 func checkRoot(id peering.ClusterID, root *x509.Certificate) error {
 	key, ok := root.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {

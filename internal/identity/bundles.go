@@ -12,9 +12,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Bundles holds the roots of each trusted peer, apart from each other: a peer's
-// roots vouch for that peer and nobody else. It implements x509bundle.Source and
-// is safe for concurrent use. The zero value is not usable; call NewBundles.
+// Bundles has the roots of each trusted peer separately: a peer's roots vouch for that peer
+// alone. It implements x509bundle.Source and is safe for concurrent use. The zero value is not
+// usable; call NewBundles.
 type Bundles struct {
 	mu       sync.RWMutex
 	byPeer   map[peering.ClusterID]*x509bundle.Bundle
@@ -25,7 +25,7 @@ type watcher struct {
 	f func(id peering.ClusterID, trusted bool)
 }
 
-// NewBundles returns an empty set: nobody is trusted.
+// NewBundles returns an empty set, which trusts no cluster.
 func NewBundles() *Bundles {
 	return &Bundles{
 		byPeer:   map[peering.ClusterID]*x509bundle.Bundle{},
@@ -33,8 +33,8 @@ func NewBundles() *Bundles {
 	}
 }
 
-// Trust trusts a peer by a bundle, in place of the one that it had. Whether it
-// may take that one's place is for Supersedes to say.
+// Trust trusts a peer by a bundle, in place of the one that it had. Call Supersedes before to
+// check whether the new one may replace it.
 func (b *Bundles) Trust(id peering.ClusterID, bundle Bundle) error {
 	domain, err := spiffeid.TrustDomainFromString(string(id))
 	if err != nil {
@@ -57,8 +57,8 @@ func (b *Bundles) Trust(id peering.ClusterID, bundle Bundle) error {
 	return nil
 }
 
-// Remove no longer trusts a peer. When it returns, every function given to Watch
-// has been told, so the peer's connections have been cut.
+// Remove stops trusting a peer. When it returns, every function passed to Watch was called, so
+// the peer's connections are closed.
 func (b *Bundles) Remove(id peering.ClusterID) {
 	b.mu.Lock()
 	_, ok := b.byPeer[id]
@@ -69,7 +69,7 @@ func (b *Bundles) Remove(id peering.ClusterID) {
 	}
 }
 
-// Has says whether a peer is trusted. Nil trusts nobody.
+// Has reports whether a peer is trusted. A nil Bundles trusts no cluster.
 func (b *Bundles) Has(id peering.ClusterID) bool {
 	if b == nil {
 		return false
@@ -87,9 +87,8 @@ func (b *Bundles) IDs() []peering.ClusterID {
 }
 
 // Watch calls f after each change, also of the roots of a peer that stays trusted,
-// in the goroutine that made the change. f looks at Has for what is so now, and
-// must not call Trust or Remove. Calls end before cancel returns only where no
-// change is under way.
+// in the goroutine that made the change. f calls Has for the current state, and must not call
+// Trust or Remove. A change in progress may still call f after cancel returned.
 func (b *Bundles) Watch(f func(id peering.ClusterID, trusted bool)) (cancel func()) {
 	w := &watcher{f: f}
 	b.mu.Lock()

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// rootLife is how long a root certificate is valid. What makes it the root is
-	// its key; it is replaced by rollover, not by time.
+	// rootLife is how long a root certificate is valid. A root is replaced by rollover of its key,
+	// not by time.
 	rootLife = 20 * 365 * 24 * time.Hour
 	// rootBackdate and leafBackdate let clocks differ: a certificate is valid some
 	// time before it was made.
@@ -32,15 +32,14 @@ const (
 	pemPublicKey = "PUBLIC KEY"
 	pemCert      = "CERTIFICATE"
 
-	// untilHeader marks the root of the key before in what Marshal writes: until
-	// when it is shown to peers.
+	// untilHeader is the PEM header that Marshal writes for the root of the previous key: until
+	// when that is presented to peers.
 	untilHeader = "Until"
 )
 
-// Identity is a cluster's key, the self-signed root certificate over it, and how
-// that key follows from the first one, the identity key. The cluster ID is the
-// hash of the identity key. It does not change. An Identity is a value: Rollover
-// makes another.
+// Identity is a cluster's key, its self-signed root certificate, and the succession from the
+// first key, the identity key. The cluster ID is the hash of the identity key and never changes.
+// An Identity is immutable: Rollover returns a new one.
 type Identity struct {
 	id  peering.ClusterID
 	key *ecdsa.PrivateKey
@@ -51,8 +50,8 @@ type Identity struct {
 	// succession leads from first's key to key: each certificate is for the next key
 	// and signed by the one before.
 	succession []*x509.Certificate
-	// older is the root of the key before while it is still shown beside root, which
-	// is before until. Nil after that, and where there was no rollover.
+	// older is the root of the previous key, which is presented beside root before until. It is
+	// nil after that, and without a rollover.
 	older *x509.Certificate
 	until time.Time
 }
@@ -79,9 +78,8 @@ func Generate(now time.Time) (*Identity, error) {
 	return &Identity{id: id, key: key, root: root, first: root}, nil
 }
 
-// authority returns what the certificates say that are over a cluster's key:
-// its root, and the one by which the key before makes it the next. number is how
-// many keys came before.
+// authority returns the template of the certificates of a cluster's key: its root, and the one
+// that the previous key signs for it. number is how many keys came before.
 func authority(id peering.ClusterID, number int, now time.Time) (*x509.Certificate, error) {
 	uri, err := url.Parse(id.TrustDomainURI())
 	if err != nil {
@@ -105,7 +103,7 @@ func authority(id peering.ClusterID, number int, now time.Time) (*x509.Certifica
 	}, nil
 }
 
-// sign makes a certificate.
+// sign creates a certificate.
 func sign(template, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
 	// A random positive serial number of at most 127 bits.
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
@@ -195,7 +193,7 @@ func Parse(b []byte) (*Identity, error) {
 	return i, nil
 }
 
-// assemble finds out which root is which, and whether all belong together.
+// assemble assigns the roots to the keys, and checks that all belong together.
 func (i *Identity) assemble(roots []*x509.Certificate) error {
 	for _, c := range roots {
 		switch {
@@ -226,8 +224,8 @@ func (i *Identity) ID() peering.ClusterID { return i.id }
 // Signer returns the newest key, with which contracts are signed.
 func (i *Identity) Signer() crypto.Signer { return i.key }
 
-// PublicKey returns the identity key, the one behind the ID, as
-// SubjectPublicKeyInfo, DER. Where there was a rollover, Signer has another.
+// PublicKey returns the identity key, the one behind the ID, as SubjectPublicKeyInfo, DER. After
+// a rollover Signer returns another key.
 func (i *Identity) PublicKey() []byte { return bytes.Clone(i.first.RawSubjectPublicKeyInfo) }
 
 // Party returns the cluster as a party of a contract.
@@ -263,8 +261,8 @@ func (i *Identity) roots() []*x509.Certificate {
 }
 
 // chain returns the certificates that lead from a leaf to the identity key. With
-// them a peer that knows any of the cluster's roots verifies the leaf, also one
-// that was away during a rollover, and a cluster that knows nothing learns the ID.
+// them a peer that knows any of the cluster's roots can verify the leaf, also one that was away
+// during a rollover, and a cluster that knows no root learns the ID.
 func (i *Identity) chain() []*x509.Certificate {
 	out := slices.Clone(i.succession)
 	slices.Reverse(out)

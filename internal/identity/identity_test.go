@@ -150,7 +150,7 @@ func TestVerifyPeer(t *testing.T) {
 		{"a trusted peer", good, trusting(t, i, other), "", true},
 		{"a trusted peer without the root in its chain", good[:1], trusting(t, i), "", true},
 		{"a stranger", good, trusting(t, other), "", false},
-		{"a stranger, and nobody is trusted", good, nil, "", false},
+		{"a stranger, and no cluster is trusted", good, nil, "", false},
 		{"a stranger without the root in its chain", good[:1], trusting(t, other), "not trusted", false},
 		{"no certificate", nil, trusting(t, i), "0 certificates", false},
 		{"a very long chain", slices.Repeat(good, 6), trusting(t, i), "12 certificates", false},
@@ -254,7 +254,7 @@ func TestLeafNeverEndsBeforeItIsRenewed(t *testing.T) {
 	}
 }
 
-func TestRunRenewsWithoutBeingAsked(t *testing.T) {
+func TestRunRenewsWithoutACaller(t *testing.T) {
 	s := newSource(t, generate(t), time.Second)
 	serial, _ := s.Leaf()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -279,7 +279,7 @@ func TestSourceRefusesBadConfiguration(t *testing.T) {
 	}
 }
 
-func TestBundlesHoldOnlyRootsOfTheirPeer(t *testing.T) {
+func TestBundlesHaveOnlyRootsOfTheirPeer(t *testing.T) {
 	a, b := generate(t), generate(t)
 	set := NewBundles()
 	trust := func(roots ...*x509.Certificate) error {
@@ -304,7 +304,7 @@ func TestBundlesHoldOnlyRootsOfTheirPeer(t *testing.T) {
 	}
 }
 
-// A certificate over the right key that nobody with that key signed.
+// A certificate of the right key that was not signed by it.
 func TestRootHasToBeSelfSigned(t *testing.T) {
 	a, b := generate(t), generate(t)
 	template := *a.Root()
@@ -318,15 +318,15 @@ func TestRootHasToBeSelfSigned(t *testing.T) {
 	}
 }
 
-func TestWatchersHearOfTrustThatComesAndGoes(t *testing.T) {
+func TestWatchersAreNotifiedOfTrustThatComesAndGoes(t *testing.T) {
 	a := generate(t)
 	set := NewBundles()
-	var heard []bool
+	var seen []bool
 	cancel := set.Watch(func(id peering.ClusterID, trusted bool) {
 		if id != a.ID() || set.Has(id) != trusted {
-			t.Errorf("told %s %t, which is not so", id, trusted)
+			t.Errorf("notified of %s %t, which is not so", id, trusted)
 		}
-		heard = append(heard, trusted)
+		seen = append(seen, trusted)
 	})
 	for range 2 { // the second changes nothing
 		if err := set.Trust(a.ID(), a.TrustBundle()); err != nil {
@@ -339,8 +339,8 @@ func TestWatchersHearOfTrustThatComesAndGoes(t *testing.T) {
 	if err := set.Trust(a.ID(), a.TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(heard, []bool{true, false}) {
-		t.Errorf("heard %v", heard)
+	if !slices.Equal(seen, []bool{true, false}) {
+		t.Errorf("notified of %v", seen)
 	}
 	if got := set.IDs(); !slices.Equal(got, []peering.ClusterID{a.ID()}) {
 		t.Errorf("IDs: %v", got)
@@ -505,7 +505,7 @@ func TestAdminCertificateServesNamesButNoPeer(t *testing.T) {
 	admin := s.AdminTLS([]string{"entente.entente-system.svc"}, []netip.Addr{netip.MustParseAddr("127.0.0.1")})
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(i.RootPEM()) {
-		t.Fatal("RootPEM is no certificate")
+		t.Fatal("RootPEM is not a certificate")
 	}
 	for _, name := range []string{"entente.entente-system.svc", "127.0.0.1"} {
 		if _, cerr, serr := handshake(t, &tls.Config{RootCAs: roots, ServerName: name}, admin); cerr != nil || serr != nil {

@@ -9,8 +9,7 @@ const (
 	maxRoots = 4
 	// maxBundle is the most bytes of a bundle's roots, DER.
 	maxBundle = 16 << 10
-	// maxBundlePEM is the most bytes of a bundle as PEM, as a ForeignCluster holds
-	// it.
+	// maxBundlePEM is the most bytes of a bundle as PEM, as in a ForeignCluster.
 	maxBundlePEM = 32 << 10
 	// maxIdentityPEM bounds what Parse reads.
 	maxIdentityPEM = 64 << 10

@@ -13,23 +13,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ErrNoSuccession says that a key cannot be rolled over any more.
+// ErrNoSuccession is the error that a key can no longer be rolled over.
 var ErrNoSuccession = fmt.Errorf("the key was rolled over %d times, which is as often as it can be: make a new identity and join the peers again", peering.MaxSuccession)
 
-// TooSoonError says that the rollover before is not over.
+// TooSoonError is the error that the previous rollover has not ended.
 type TooSoonError struct {
-	// Until is when it is.
+	// Until is when it ends.
 	Until time.Time
 }
 
 func (e *TooSoonError) Error() string {
-	return fmt.Sprintf("the rollover before overlaps until %s: roll over again after that", e.Until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("the previous rollover overlaps until %s: roll over again after that", e.Until.UTC().Format(time.RFC3339))
 }
 
-// Rollover returns the same cluster with a new key: a new root, which the old key
-// signed too. The old key is gone; its root is shown beside the new one for the
-// time of overlap. While it is, that is a *TooSoonError; after as many rollovers
-// as a succession can have it is ErrNoSuccession.
+// Rollover returns the same cluster with a new key and a new root, which the old key signed too.
+// The old key is gone; its root is presented beside the new one for the time of overlap. The
+// error is a *TooSoonError during an overlap, and ErrNoSuccession after as many rollovers as a
+// succession can have.
 func (i *Identity) Rollover(now time.Time, overlap time.Duration) (*Identity, error) {
 	if until, ok := i.Overlap(); ok && now.Before(until) {
 		return nil, &TooSoonError{Until: until}
@@ -63,8 +63,8 @@ func (i *Identity) Rollover(now time.Time, overlap time.Duration) (*Identity, er
 	return next, nil
 }
 
-// Overlap says until when the root of the key before is shown beside the newest.
-// It is false where it is not.
+// Overlap returns until when the root of the previous key is presented beside the newest; false
+// if it is not.
 func (i *Identity) Overlap() (until time.Time, ok bool) { return i.until, i.older != nil }
 
 // at returns the identity as it is at a time: without the older root once its
@@ -78,7 +78,7 @@ func (i *Identity) at(now time.Time) *Identity {
 	return &settled
 }
 
-// RollbackError says that a trust bundle would undo a rollover.
+// RollbackError is the error that a trust bundle would undo a rollover.
 type RollbackError struct {
 	// Problem is how.
 	Problem string
@@ -88,11 +88,10 @@ func (e *RollbackError) Error() string {
 	return "the trust bundle would undo a rollover: " + e.Problem
 }
 
-// Supersedes says whether a bundle may take the place of the one that is held of
-// the same cluster: nil if it may, which an equal one does too. It may not have
-// fewer successions or others in their place, nor bring back the root of a key
-// that was succeeded; that is a *RollbackError. Both bundles have to be read by
-// ReadBundle or ReadBundlePEM; a held one that is empty is superseded by each.
+// Supersedes returns nil if a bundle may replace the current one of the same cluster, or is equal
+// to it. A bundle that has fewer or other successions, or brings back the root of a key that was
+// succeeded, is a *RollbackError. Both bundles have to be read by ReadBundle or ReadBundlePEM.
+// Any bundle supersedes an empty one.
 func Supersedes(held, next Bundle) error {
 	if len(held.Roots) == 0 {
 		return nil
@@ -121,7 +120,7 @@ func Supersedes(held, next Bundle) error {
 	return nil
 }
 
-// indexOf returns which of the keys a certificate is for, or -1.
+// indexOf returns the index of a certificate's key in keys, or -1.
 func indexOf(keys []*ecdsa.PublicKey, c *x509.Certificate) int {
 	return slices.IndexFunc(keys, func(k *ecdsa.PublicKey) bool { return k.Equal(c.PublicKey) })
 }

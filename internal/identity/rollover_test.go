@@ -163,9 +163,9 @@ func TestParseRefusesAnIdentityThatDoesNotFitTogether(t *testing.T) {
 	}
 }
 
-// Whatever bundle of the cluster a peer holds, it verifies the newest leaf; who
-// holds none learns the ID.
-func TestLeafOfTheNewestKeyVerifiesForWhoeverKnowsAnyRoot(t *testing.T) {
+// A peer with any bundle of the cluster verifies the newest leaf; a cluster without one learns
+// the ID.
+func TestALeafOfTheNewestKeyVerifiesWithAnyKnownRoot(t *testing.T) {
 	all := generations(t, peering.MaxSuccession)
 	now := time.Now().Add(2 * peering.MaxSuccession * 2 * testOverlap)
 	for newest, i := range all {
@@ -177,7 +177,7 @@ func TestLeafOfTheNewestKeyVerifiesForWhoeverKnowsAnyRoot(t *testing.T) {
 		for known := range newest + 1 {
 			info, err := VerifyPeer(chain, trusting(t, all[known]), now)
 			if err != nil || info.ID != i.ID() || !info.Trusted {
-				t.Errorf("leaf of key %d for who knows root %d: %v", newest, known, err)
+				t.Errorf("leaf of key %d with root %d known: %v", newest, known, err)
 			}
 		}
 		info, err := VerifyPeer(chain, nil, now)
@@ -191,7 +191,7 @@ func TestLeafOfTheNewestKeyVerifiesForWhoeverKnowsAnyRoot(t *testing.T) {
 		// A key that was succeeded vouches for nothing where its successor is known.
 		for known := newest + 1; known < len(all); known++ {
 			if _, err := VerifyPeer(chain, trusting(t, all[known]), now); err == nil {
-				t.Errorf("leaf of key %d verified for who knows root %d", newest, known)
+				t.Errorf("leaf of key %d verified with root %d known", newest, known)
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func TestHostileBundles(t *testing.T) {
 		})}, "its one name is not"},
 		{"the holder of a leaf's key as successor", roots(rootOf(leafKey)), key0, [][]byte{leaf.Raw}, "not the certificate of an authority"},
 		{"a succession of another kind of key", good.DER(), key0, [][]byte{crossWith(t, all[0], &rsaKey.PublicKey, nil)}, "P-256"},
-		{"a succession that is no certificate", good.DER(), key0, [][]byte{[]byte("x")}, "not an X.509 certificate"},
+		{"a succession that is not a certificate", good.DER(), key0, [][]byte{[]byte("x")}, "not an X.509 certificate"},
 		{"a succession with a bit flipped", good.DER(), key0, [][]byte{flipped(good.Succession[0]), good.Succession[1]}, "not signed by the key before"},
 		{"a succession that goes in circles", roots(all[0].root), key0, [][]byte{good.Succession[0], crossWith(t, all[1], &all[0].key.PublicKey, nil)}, "earlier key"},
 		{"a very long succession", good.DER(), key0, slices.Repeat(good.Succession, 5), "10 successions"},
@@ -363,12 +363,12 @@ func TestSupersedes(t *testing.T) {
 	renewed := second.TrustBundle()
 	renewed.Roots = []*x509.Certificate{reissued}
 	for _, tt := range []struct {
-		name       string
-		held, next Bundle
-		rollback   bool
-		ok         bool
+		name          string
+		current, next Bundle
+		rollback      bool
+		ok            bool
 	}{
-		{"nothing is held", Bundle{}, second.TrustBundle(), false, true},
+		{"no current bundle", Bundle{}, second.TrustBundle(), false, true},
 		{"the same", second.TrustBundle(), second.TrustBundle(), false, true},
 		{"a rollover", first.TrustBundle(), overlap.TrustBundle(), false, true},
 		{"the end of its overlap", overlap.TrustBundle(), second.TrustBundle(), false, true},
@@ -382,7 +382,7 @@ func TestSupersedes(t *testing.T) {
 		{"another succession that is longer", second.TrustBundle(), longFork.TrustBundle(), true, false},
 		{"another cluster", second.TrustBundle(), generate(t).TrustBundle(), false, false},
 	} {
-		err := Supersedes(tt.held, tt.next)
+		err := Supersedes(tt.current, tt.next)
 		var rollback *RollbackError
 		if (err == nil) != tt.ok || errors.As(err, &rollback) != tt.rollback {
 			t.Errorf("%s: %v", tt.name, err)
@@ -411,7 +411,7 @@ func TestSupersedesFollowsTheOrderOfThings(t *testing.T) {
 		states = append(states, i.TrustBundle(), i.at(now.Add(testOverlap)).TrustBundle())
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.IntRange(0, len(states)-1).Draw(t, "held")
+		a := rapid.IntRange(0, len(states)-1).Draw(t, "current")
 		b := rapid.IntRange(0, len(states)-1).Draw(t, "next")
 		if err := Supersedes(states[a], states[b]); (err == nil) != (a <= b) {
 			t.Fatalf("state %d by state %d: %v", a, b, err)
@@ -432,7 +432,7 @@ func TestSourceFollowsARollover(t *testing.T) {
 	select {
 	case <-changes:
 	default:
-		t.Error("subscribers were not told")
+		t.Error("subscribers were not notified")
 	}
 	after := chainOf(t, s)
 	if after[0].CheckSignatureFrom(next.Root()) != nil {
@@ -482,7 +482,7 @@ func TestSourceEndsTheOverlap(t *testing.T) {
 	select {
 	case <-changes:
 	case <-time.After(time.Minute):
-		t.Fatal("subscribers were not told of the end")
+		t.Fatal("subscribers were not notified of the end")
 	}
 	if n := len(s.Identity().TrustBundle().Roots); n != 1 {
 		t.Errorf("%d roots after the overlap", n)
@@ -544,7 +544,7 @@ func TestAdminCertificateFollowsARollover(t *testing.T) {
 
 // A stranger shows how its key follows from the one behind its ID: anything but
 // the whole way in order proves nothing.
-func TestStrangersChainsAreTakenOnlyWhole(t *testing.T) {
+func TestOnlyWholeChainsOfStrangersAreAccepted(t *testing.T) {
 	all := generations(t, 3)
 	i, other := all[3], generations(t, 3)[3]
 	now := time.Now().Add(24 * time.Hour)
@@ -587,7 +587,7 @@ func TestStrangersChainsAreTakenOnlyWhole(t *testing.T) {
 		}
 		if tt.name == "a leaf that was signed by a leaf" {
 			if _, err := VerifyPeer(tt.chain, trusting(t, all[0]), now); err == nil {
-				t.Errorf("%s: taken by who trusts the cluster", tt.name)
+				t.Errorf("%s: accepted by a peer that trusts the cluster", tt.name)
 			}
 		}
 	}
@@ -596,7 +596,7 @@ func TestStrangersChainsAreTakenOnlyWhole(t *testing.T) {
 	}
 }
 
-func TestTimeErrorIsOnlyForWhatIsOtherwiseRight(t *testing.T) {
+func TestTimeErrorIsOnlyForOtherwiseValidChains(t *testing.T) {
 	i, other := generate(t), generate(t)
 	now := time.Now()
 	past := func(by *Identity) []*x509.Certificate {
@@ -611,7 +611,7 @@ func TestTimeErrorIsOnlyForWhatIsOtherwiseRight(t *testing.T) {
 		t.Errorf("its own expired leaf: %v", err)
 	}
 	if _, err := VerifyPeer(past(other), trusting(t, i), now); err == nil || errors.As(err, &late) {
-		t.Errorf("an expired leaf of somebody else: %v", err)
+		t.Errorf("an expired leaf of another cluster: %v", err)
 	}
 	// The root itself has ended.
 	if _, err := VerifyPeer(chainOf(t, newSource(t, i, 0)), trusting(t, i), now.Add(2*rootLife)); !errors.As(err, &late) {
@@ -619,14 +619,14 @@ func TestTimeErrorIsOnlyForWhatIsOtherwiseRight(t *testing.T) {
 	}
 }
 
-func TestTimeErrorSaysWhoseClockIsWrong(t *testing.T) {
+func TestTimeErrorNamesTheClockThatIsWrong(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
-		name       string
-		notBefore  time.Time
-		notAfter   time.Time
-		clock      time.Time
-		want, none string
+		name          string
+		notBefore     time.Time
+		notAfter      time.Time
+		clock         time.Time
+		want, without string
 	}{
 		{"early, the peer's clock known", now.Add(time.Hour), now.Add(25 * time.Hour), now.Add(2 * time.Hour), "its cluster's clock says 2026-01-02T14:00:00Z, this one's 2026-01-02T12:00:00Z, so it is 2h0m0s ahead", ""},
 		{"early, the peer's clock unknown", now.Add(time.Hour), now.Add(25 * time.Hour), time.Time{}, "1h0m0s behind; set the clocks right", ""},
@@ -635,7 +635,7 @@ func TestTimeErrorSaysWhoseClockIsWrong(t *testing.T) {
 		{"late, the peer's clock unknown", now.Add(-25 * time.Hour), now.Add(-time.Hour), time.Time{}, "the clocks differ, or the peer does not renew its certificate", ""},
 	} {
 		text := (&TimeError{ID: "x", NotBefore: tt.notBefore, NotAfter: tt.notAfter, Now: now, Clock: tt.clock}).Error()
-		if !strings.Contains(text, tt.want) || tt.none != "" && strings.Contains(text, tt.none) {
+		if !strings.Contains(text, tt.want) || tt.without != "" && strings.Contains(text, tt.without) {
 			t.Errorf("%s: %q", tt.name, text)
 		}
 	}
@@ -693,7 +693,7 @@ func FuzzReadBundlePEM(f *testing.F) {
 	})
 }
 
-// checkRead checks what holds for every bundle that was taken.
+// checkRead checks what is true of every bundle that was accepted.
 func checkRead(t *testing.T, id peering.ClusterID, b Bundle, err error) {
 	t.Helper()
 	if err != nil {

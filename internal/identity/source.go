@@ -25,10 +25,9 @@ import (
 )
 
 const (
-	// DefaultLeafLife is how long a leaf certificate is valid where SourceConfig
-	// says nothing.
+	// DefaultLeafLife is how long a leaf certificate is valid by default.
 	DefaultLeafLife = 24 * time.Hour
-	// minLeafLife keeps renewal from spinning.
+	// minLeafLife keeps renewal from running in a tight loop.
 	minLeafLife = time.Second
 	// retryRenewal is how long Run waits after a renewal that failed.
 	retryRenewal = 10 * time.Second
@@ -38,17 +37,17 @@ const (
 type SourceConfig struct {
 	// Identity is the cluster's. Required.
 	Identity *Identity
-	// LeafLife is how long a leaf certificate is valid; 0 is DefaultLeafLife, less
-	// than a second is refused. Leaves are renewed at half of it.
+	// LeafLife is how long a leaf certificate is valid; 0 means DefaultLeafLife, less than a
+	// second is refused. Leaves are renewed at half of it.
 	LeafLife time.Duration
-	// Log gets a line each renewal; nil discards.
+	// Log gets a line for each renewal. If nil, they are discarded.
 	Log *slog.Logger
 }
 
 // Source mints the leaf certificates of a cluster's agent, each with a key of its
 // own and the SPIFFE ID spiffe://<id>/agent. It implements x509svid.Source.
-// Connections begin with the leaf of their moment; what happens to those that
-// live longer is for their owner, who is notified of new leaves by Subscribe.
+// Connections begin with the current leaf; the owner of those that outlive it has to renew them,
+// and is notified of new leaves by Subscribe.
 type Source struct {
 	cfg   SourceConfig
 	id    peering.ClusterID
@@ -61,7 +60,7 @@ type Source struct {
 	watchers map[chan struct{}]struct{}
 }
 
-// NewSource makes the first leaf.
+// NewSource returns a Source with its first leaf.
 func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Identity == nil {
 		return nil, errors.New("identity source: no identity")
@@ -77,7 +76,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 		return nil, fmt.Errorf("identity source: %w", err)
 	}
 	s := &Source{cfg: cfg, id: id, agent: agent, identity: cfg.Identity, watchers: map[chan struct{}]struct{}{}}
-	s.cfg.Identity = nil // the key that a rollover ends is not kept
+	s.cfg.Identity = nil // a key that was rolled over is not kept
 	if _, err := s.current(time.Now()); err != nil {
 		return nil, err
 	}
@@ -87,18 +86,17 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 // ID returns the cluster's ID.
 func (s *Source) ID() peering.ClusterID { return s.id }
 
-// Identity returns the cluster's identity as it is now. Ask for it each time: it
-// changes by SetIdentity, and when an overlap ends.
+// Identity returns the cluster's current identity. Do not keep it: it changes by SetIdentity, and
+// when an overlap ends.
 func (s *Source) Identity() *Identity {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle(time.Now())
+	s.endOverlap(time.Now())
 	return s.identity
 }
 
-// SetIdentity goes on with what Rollover made of the identity: from here on leaves
-// are signed by the new key. Another cluster's identity, or one that undoes a
-// rollover, is refused.
+// SetIdentity replaces the identity by one that Rollover returned: from then on the new key signs
+// leaves. Another cluster's identity, or one that undoes a rollover, is refused.
 func (s *Source) SetIdentity(next *Identity) error {
 	if next.ID() != s.id {
 		return fmt.Errorf("identity source: %w", &PinError{Want: s.id, Got: next.ID()})
@@ -106,7 +104,7 @@ func (s *Source) SetIdentity(next *Identity) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.settle(now)
+	s.endOverlap(now)
 	next = next.at(now)
 	if err := Supersedes(s.identity.TrustBundle(), next.TrustBundle()); err != nil {
 		return fmt.Errorf("identity source: %w", err)
@@ -122,12 +120,12 @@ func (s *Source) SetIdentity(next *Identity) error {
 	return nil
 }
 
-// Overlap is how long the old root has to be shown beside the new one in a
-// rollover: until the last leaf that the old key signed has ended.
+// Overlap is how long the old root has to be presented beside the new one in a rollover: until
+// the last leaf that the old key signed has ended.
 func (s *Source) Overlap() time.Duration { return s.cfg.LeafLife }
 
-// Subscribe returns a channel on which a value arrives after there is a new leaf
-// or the identity changed: one for any number of changes. cancel ends it.
+// Subscribe returns a channel that gets a value after a new leaf or a change of the identity, one
+// for any number of changes. cancel ends the subscription.
 func (s *Source) Subscribe() (changes <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -140,7 +138,7 @@ func (s *Source) Subscribe() (changes <-chan struct{}, cancel func()) {
 	}
 }
 
-// notify wakes the subscribers. The lock is held.
+// notify wakes the subscribers. The caller holds the lock.
 func (s *Source) notify() {
 	for c := range s.watchers {
 		select {
@@ -150,18 +148,18 @@ func (s *Source) notify() {
 	}
 }
 
-// settle ends an overlap that is over. The lock is held.
-func (s *Source) settle(now time.Time) {
+// endOverlap removes the old root once the overlap is over. The caller holds the lock.
+func (s *Source) endOverlap(now time.Time) {
 	if settled := s.identity.at(now); settled != s.identity {
 		s.identity = settled
-		s.cfg.Log.Info("the root before the rollover is no longer shown")
+		s.cfg.Log.Info("the root before the rollover is no longer presented")
 		s.notify()
 	}
 }
 
-// Run renews the leaf at half of its life, and ends overlaps, until ctx ends, so
-// that what Leaf tells is current and subscribers are notified. Whoever asks for a
-// leaf gets one that is, also where Run was late or the machine slept.
+// Run renews the leaf at half of its life, and ends overlaps, until ctx ends, so that Leaf is
+// current and subscribers are notified. GetX509SVID returns a current leaf even if Run was late
+// or the machine slept.
 func (s *Source) Run(ctx context.Context) error {
 	for {
 		wait := retryRenewal
@@ -178,7 +176,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// Next is when GetX509SVID or Identity will return another value at the latest.
+// Next is the latest time at which GetX509SVID or Identity returns another value.
 func (s *Source) Next() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,12 +186,11 @@ func (s *Source) Next() time.Time {
 	return s.renewAt
 }
 
-// GetX509SVID implements x509svid.Source: leaf first, then what leads from its
-// signer to the identity key.
+// GetX509SVID implements x509svid.Source: leaf first, then the certificates from its signer to
+// the identity key.
 func (s *Source) GetX509SVID() (*x509svid.SVID, error) { return s.current(time.Now()) }
 
-// Leaf tells which certificate is in use: its serial number in hexadecimal and
-// when it ends.
+// Leaf returns the serial number of the current certificate, in hexadecimal, and when it ends.
 func (s *Source) Leaf() (serial string, notAfter time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,12 +198,12 @@ func (s *Source) Leaf() (serial string, notAfter time.Time) {
 	return leaf.SerialNumber.Text(16), leaf.NotAfter
 }
 
-// current returns the leaf, a new one where half of the life of the old is over.
-// If renewing fails the old one is good until its end.
+// current returns the leaf, a new one if half of the life of the old one is over. If renewing
+// fails, the old one is used until it ends.
 func (s *Source) current(now time.Time) (*x509svid.SVID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle(now)
+	s.endOverlap(now)
 	if s.svid != nil && now.Before(s.renewAt) && !now.Before(s.svid.Certificates[0].NotBefore) {
 		return s.svid, nil
 	}
@@ -216,7 +213,7 @@ func (s *Source) current(now time.Time) (*x509svid.SVID, error) {
 	return s.svid, nil
 }
 
-// renew makes a leaf of an identity and puts it in use. The lock is held.
+// renew creates a leaf of an identity and uses it from then on. The caller holds the lock.
 func (s *Source) renew(by *Identity, now time.Time) error {
 	uri, err := url.Parse(s.id.AgentURI())
 	if err != nil {
@@ -242,8 +239,7 @@ func (s *Source) renew(by *Identity, now time.Time) error {
 	return nil
 }
 
-// leafEnd is the end of a leaf: certificates know whole seconds, and none lives for
-// less than it should.
+// leafEnd is the end of a leaf. Certificates have whole seconds, so it is rounded up.
 func leafEnd(now time.Time, life time.Duration) time.Time {
 	return now.Add(life + time.Second - time.Nanosecond).Truncate(time.Second)
 }
@@ -263,7 +259,7 @@ func (i *Identity) mint(template *x509.Certificate) (*x509.Certificate, *ecdsa.P
 	return leaf, key, nil
 }
 
-// tlsCertificate is the current leaf in the form that crypto/tls wants.
+// tlsCertificate is the current leaf for crypto/tls.
 func (s *Source) tlsCertificate() (*tls.Certificate, error) {
 	svid, err := s.GetX509SVID()
 	if err != nil {
@@ -283,8 +279,7 @@ func tlsCertificate(leaf *x509.Certificate, key crypto.Signer, chain []*x509.Cer
 // AdminTLS returns the TLS configuration of a server of this cluster's own users:
 // a certificate for these names and addresses, signed by the newest key (RootPEM
 // is the ca.crt; an older one does too), renewed at half life. It has no SPIFFE
-// ID, so no peer takes it for the agent. Client certificates are left to the
-// caller.
+// ID, so no peer takes it for the agent. The caller has to handle client certificates.
 func (s *Source) AdminTLS(dnsNames []string, ips []netip.Addr) *tls.Config {
 	a := &adminLeaf{source: s, dnsNames: dnsNames}
 	for _, ip := range ips {

@@ -44,8 +44,8 @@ func FuzzSPIFFEID(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	// SELF stands for the cluster's ID and OTHER for another's, both made again in
-	// each run, so that what was found once is found again.
+	// SELF is replaced by the cluster's ID and OTHER by another's. Both are new in each run, and
+	// so a saved input still works.
 	names := strings.NewReplacer("SELF", string(i.ID()), "OTHER", string(other.ID()))
 	for _, seed := range []string{
 		"spiffe://SELF/agent", "spiffe://OTHER/agent", "spiffe://SELF/agent\nspiffe://OTHER/agent", "spiffe://OTHER/agent\nspiffe://SELF/agent", "spiffe://SELF/agent\n",
@@ -91,7 +91,7 @@ func FuzzSPIFFEID(f *testing.F) {
 	})
 }
 
-// plain writes a URI as its parts say.
+// plain returns a URI composed of its parts.
 func plain(uri string) string {
 	u, err := url.Parse(uri)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PinError says that another cluster answered than the one expected, or that a
-// certificate claims an ID that its key does not have.
+// PinError is the error that another cluster than the expected one presented its certificate, or
+// that a certificate claims an ID that its key does not have.
 type PinError struct {
 	Want, Got peering.ClusterID
 }
@@ -26,7 +26,7 @@ func (e *PinError) Error() string {
 	return fmt.Sprintf("the key belongs to cluster %s, expected %s", e.Got, e.Want)
 }
 
-// UntrustedError says that a cluster proved who it is, but is not trusted here.
+// UntrustedError is the error that a cluster proved its identity, but is not trusted here.
 type UntrustedError struct {
 	ID peering.ClusterID
 }
@@ -35,19 +35,18 @@ func (e *UntrustedError) Error() string {
 	return fmt.Sprintf("cluster %s is not trusted here: join it first", e.ID)
 }
 
-// TimeError says that a certificate is not valid by this machine's clock. But for
-// that the chain proves that the peer is ID.
+// TimeError is the error that a certificate is not valid by this machine's clock. Otherwise the
+// chain proves that the peer is ID.
 type TimeError struct {
 	ID                  peering.ClusterID
 	NotBefore, NotAfter time.Time
 	// Now is this machine's clock.
 	Now time.Time
-	// Clock is the peer's, zero where it did not say.
+	// Clock is the time by the peer's clock, if it sent that.
 	Clock time.Time
 }
 
-// sameClock is how far two clocks may be apart for the clocks not to be the
-// reason.
+// sameClock is by how much two clocks may differ without being named as the cause.
 const sameClock = 10 * time.Second
 
 func (e *TimeError) Error() string {
@@ -74,12 +73,12 @@ func (e *TimeError) Error() string {
 	return fmt.Sprintf("%s, this cluster's clock says %s, %s later: the clocks differ, or the peer does not renew its certificate", text, now, e.Now.Sub(e.NotAfter).Round(time.Second))
 }
 
-// VerifyPeer returns what a chain of certificates, leaf first, proves. The leaf
-// has exactly one URI, the SPIFFE ID of an agent. If its cluster is trusted, the
-// chain has to verify against its bundle; if not, it has to lead, signature by
-// signature, to the root of the key behind the ID, which is its last certificate:
-// then Trusted is false. Errors are *PinError, *TimeError, or say what is wrong
-// with the chain. A nil bundles trusts nobody.
+// VerifyPeer returns what a chain of certificates, leaf first, proves. The leaf has to have
+// exactly one URI, the SPIFFE ID of an agent. If its cluster is trusted, the chain has to verify
+// against its bundle. If not, Trusted is false, and the chain has to lead, signature by
+// signature, to the root of the key behind the ID, which is its last certificate. Errors are
+// *PinError, *TimeError, or say what is wrong with the chain. With nil bundles no cluster is
+// trusted.
 func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (AuthInfo, error) {
 	if len(chain) == 0 || len(chain) > maxChain {
 		return AuthInfo{}, fmt.Errorf("%d certificates, want 1 to %d", len(chain), maxChain)
@@ -114,7 +113,7 @@ func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (Aut
 func bundleFor(id peering.ClusterID, domain spiffeid.TrustDomain, chain []*x509.Certificate, bundles *Bundles) (x509bundle.Source, bool, error) {
 	if bundles != nil {
 		if bundle, err := bundles.GetX509BundleForTrustDomain(domain); err == nil {
-			// The bundle as it is now: a change while verifying changes nothing.
+			// This is the current bundle: later changes do not affect this verification.
 			return bundle, true, nil
 		}
 	}
@@ -128,9 +127,8 @@ func bundleFor(id peering.ClusterID, domain spiffeid.TrustDomain, chain []*x509.
 	return x509bundle.FromX509Authorities(domain, []*x509.Certificate{newest}), false, nil
 }
 
-// chainRoot returns the certificate of a cluster's newest key, given what an
-// unknown cluster shows beside its leaf: the succession, newest first, and the
-// root of the key behind its ID.
+// chainRoot returns the certificate of an unknown cluster's newest key from what it presents
+// beside its leaf: the succession, newest first, and the root of the key behind its ID.
 func chainRoot(id peering.ClusterID, authorities []*x509.Certificate) (*x509.Certificate, error) {
 	first := authorities[len(authorities)-1]
 	if got := peering.ClusterIDOfSPKI(first.RawSubjectPublicKeyInfo); got != id {
@@ -149,8 +147,8 @@ func chainRoot(id peering.ClusterID, authorities []*x509.Certificate) (*x509.Cer
 	return authorities[0], nil
 }
 
-// timeError tells a chain that is only early or late from one that is wrong: it
-// was right when its leaf began. Nil if it was not.
+// timeError returns a TimeError if a chain is wrong only by its time: if it was valid when its
+// leaf began. Else it returns nil.
 func timeError(id peering.ClusterID, chain []*x509.Certificate, source x509bundle.Source, now time.Time) *TimeError {
 	_, chains, err := x509svid.Verify(chain, source, x509svid.WithTime(chain[0].NotBefore))
 	if err == nil {
@@ -185,8 +183,8 @@ const (
 	channelLabel = "EXPERIMENTAL entente channel"
 )
 
-// Channel returns the exported keying material (RFC 8446, section 7.5) that stands for a
-// TLS connection whose handshake is finished, as in AuthInfo.
+// Channel returns the exported keying material (RFC 8446, section 7.5) of a TLS connection whose
+// handshake is finished, as in AuthInfo.
 func Channel(cs tls.ConnectionState) ([ChannelLen]byte, error) {
 	out, err := cs.ExportKeyingMaterial(channelLabel, nil, ChannelLen)
 	if err != nil {
@@ -196,9 +194,9 @@ func Channel(cs tls.ConnectionState) ([ChannelLen]byte, error) {
 }
 
 // ServerTLS returns the TLS configuration of the peer API, for these application
-// protocols: TLS 1.3 only, this cluster's current leaf, a client certificate that
-// may be absent but, if present, has to be one that VerifyPeer takes. Sessions
-// are not resumed, so that each connection is judged by itself.
+// protocols: TLS 1.3 only, this cluster's current leaf, a client certificate that may be absent
+// but, if present, has to be one that VerifyPeer accepts. Sessions are not resumed, so that each
+// connection is verified.
 func (s *Source) ServerTLS(bundles *Bundles, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -206,7 +204,7 @@ func (s *Source) ServerTLS(bundles *Bundles, protocols ...string) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return s.tlsCertificate()
 		},
-		// crypto/tls knows no per-peer roots: VerifyConnection does it all.
+		// crypto/tls has no roots per peer: VerifyConnection does all of it.
 		ClientAuth:             tls.RequestClientCert,
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
@@ -218,9 +216,9 @@ func (s *Source) ServerTLS(bundles *Bundles, protocols ...string) *tls.Config {
 
 // ClientTLS returns the TLS configuration of a client that expects one cluster:
 // TLS 1.3 only, this cluster's current leaf. With bundles the cluster has
-// to be trusted; with nil, its root key has to be the one behind expect, which is
-// what joining by token does. serverName is sent as SNI, for what routes by it; it
-// proves nothing and may be empty. Errors of the handshake are *PinError,
+// to be trusted; with nil, as for joining by token, its root key has to be the one behind expect.
+// serverName is sent as SNI for load balancers that route by it; it proves nothing and may be
+// empty. Errors of the handshake are *PinError,
 // *UntrustedError, *TimeError, or say what is wrong with the chain.
 func (s *Source) ClientTLS(expect peering.ClusterID, bundles *Bundles, serverName string, protocols ...string) *tls.Config {
 	return &tls.Config{

@@ -22,27 +22,26 @@ import (
 )
 
 const (
-	// LANSettles is for how long after a fabric began to listen not everybody has
-	// answered yet: questions go out at once, and after one and three seconds
-	// (RFC 6762 section 5.2).
-	LANSettles = 5 * time.Second
-	// lanHandover is for how long at most the node that was the gateway before goes on
-	// with discovery while the one that is has not settled.
+	// LANConvergence is how long after a fabric began to listen some clusters may not have
+	// answered: queries are sent at once, and after one and three seconds (RFC 6762 section 5.2).
+	LANConvergence = 5 * time.Second
+	// lanHandover is for how long at most the previous gateway goes on with discovery while the
+	// new one has not converged.
 	lanHandover = time.Minute
-	// lanFresh is how old a fabric's word may be: it writes each minute.
+	// lanFresh is how old a fabric's report may be: it reports each minute.
 	lanFresh = 3 * time.Minute
-	// lanLook is how often it is looked whether what is published changed.
-	lanLook = 5 * time.Second
+	// publishCheck is how often it is checked whether what is published changed.
+	publishCheck = 5 * time.Second
 )
 
-// NodeDiscoveries keeps a NodeDiscovery for the node that is the gateway: it publishes
-// this cluster on its LANs, and looks for others.
+// NodeDiscoveries keeps a NodeDiscovery for the node that is the gateway, which publishes this
+// cluster on its LANs, and browses for others.
 type NodeDiscoveries struct {
 	Client client.Client
-	// Want returns what the node is to do; nil is that discovery on LANs is off. With an
-	// error everything stays as it is.
-	Want func(context.Context) (*v1alpha1.NodeDiscoverySpec, error)
-	Now  func() time.Time
+	// Desired returns the spec of the NodeDiscovery, or nil if discovery on LANs is off. With an
+	// error nothing is changed.
+	Desired func(context.Context) (*v1alpha1.NodeDiscoverySpec, error)
+	Now     func() time.Time
 }
 
 // SetupWithManager registers the reconciler.
@@ -71,9 +70,9 @@ func (r *NodeDiscoveries) Reconcile(ctx context.Context, _ reconcile.Request) (r
 	if err := r.Client.List(ctx, &have); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list node discoveries: %w", err)
 	}
-	want, err := r.Want(ctx)
+	want, err := r.Desired(ctx)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("tell what to publish on LANs: %w", err)
+		return reconcile.Result{}, fmt.Errorf("get what to publish on LANs: %w", err)
 	}
 	plan := planNodeDiscoveries(want, nodes.Items, have.Items, r.Now())
 	for _, name := range plan.create {
@@ -100,7 +99,7 @@ func (r *NodeDiscoveries) Reconcile(ctx context.Context, _ reconcile.Request) (r
 	if want == nil {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: lanLook}, nil
+	return reconcile.Result{RequeueAfter: publishCheck}, nil
 }
 
 type nodeDiscoveryPlan struct {
@@ -108,8 +107,9 @@ type nodeDiscoveryPlan struct {
 	change, remove []*v1alpha1.NodeDiscovery
 }
 
-// listener is the gateway that listens on LANs: one that is reached and heard of, that does so
-// already, the first by name; empty if no node is a gateway.
+// listener returns the gateway that is to listen on LANs, empty if no node is a gateway. It
+// prefers gateways that are reached and reported lately, then the one that listens already, then
+// the first by name.
 func listener(nodes []v1alpha1.FabricNode, have map[string]*v1alpha1.NodeDiscovery, now time.Time) string {
 	var gateways []*v1alpha1.FabricNode
 	dead := map[string]bool{}
@@ -143,9 +143,8 @@ func listener(nodes []v1alpha1.FabricNode, have map[string]*v1alpha1.NodeDiscove
 	}).Name
 }
 
-// planNodeDiscoveries decides which NodeDiscoveries there are. The node that was the
-// listener before goes on until the one that is has listened for a while, so that what is
-// found does not go and come again.
+// planNodeDiscoveries decides which NodeDiscoveries there are. The previous listener goes on
+// until the new one has listened for a while, so that what is found does not go and come back.
 func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.FabricNode, have []v1alpha1.NodeDiscovery, now time.Time) nodeDiscoveryPlan {
 	var plan nodeDiscoveryPlan
 	at := map[string]*v1alpha1.NodeDiscovery{}
@@ -154,7 +153,7 @@ func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.Fabr
 	}
 	name, settled := listener(nodes, at, now), false
 	if nd := at[name]; nd != nil {
-		settled = LANSettled(&nd.Status) || now.Sub(nd.CreationTimestamp.Time) >= lanHandover
+		settled = LANConverged(&nd.Status) || now.Sub(nd.CreationTimestamp.Time) >= lanHandover
 	} else if want != nil && name != "" {
 		plan.create = append(plan.create, name)
 	}
@@ -174,8 +173,8 @@ func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.Fabr
 	return plan
 }
 
-// LANSettled says whether the fabric had listened for long enough when it wrote this:
-// what it did not name then is not there.
-func LANSettled(s *v1alpha1.NodeDiscoveryStatus) bool {
-	return s.Since != nil && s.ObservedAt.Sub(s.Since.Time) >= LANSettles
+// LANConverged reports whether the fabric had listened for long enough when it wrote this status,
+// so that clusters that it did not name are not there.
+func LANConverged(s *v1alpha1.NodeDiscoveryStatus) bool {
+	return s.Since != nil && s.ObservedAt.Sub(s.Since.Time) >= LANConvergence
 }

@@ -42,14 +42,14 @@ func TestWhichNodesDiscover(t *testing.T) {
 		"the gateway begins":                {gateway: "a", want: "+a"},
 		"nothing changed":                   {gateway: "a", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour))},
 		"what to publish changed":           {gateway: "a", have: have(discoveryOf("a", old, now, time.Hour, time.Hour)), want: "~a"},
-		"off, and there is none":            {off: true, gateway: "a"},
+		"off, and there is no object":       {off: true, gateway: "a"},
 		"off":                               {off: true, gateway: "a", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Hour, -1)), want: "-a -b"},
 		"no gateway, and there was one":     {have: have(discoveryOf("a", spec, now, time.Hour, time.Hour))},
 		"another is the gateway":            {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour)), want: "+b"},
-		"the other was not heard of":        {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, -1))},
-		"the other has just begun":          {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, LANSettles-time.Second))},
+		"the other did not report":          {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, -1))},
+		"the other has just begun":          {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, LANConvergence-time.Second))},
 		"both change while both are there":  {gateway: "b", have: have(discoveryOf("a", old, now, time.Hour, time.Hour), discoveryOf("b", old, now, time.Second, 0)), want: "~a ~b"},
-		"the other has settled":             {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, LANSettles)), want: "-a"},
+		"the other has converged":           {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, time.Second, LANConvergence)), want: "-a"},
 		"the other never reports":           {gateway: "b", have: have(discoveryOf("a", spec, now, time.Hour, time.Hour), discoveryOf("b", spec, now, lanHandover, -1)), want: "-a"},
 		"one that is deleted is left alone": {off: true, have: have(gone)},
 	} {
@@ -98,13 +98,13 @@ func TestOneGatewayListens(t *testing.T) {
 		have  string
 		want  string
 	}{
-		"none":                           {},
-		"the first by name":              {nodes: nodes{node("b", 0), node("a", 0)}, want: "a"},
-		"the one that listens":           {nodes: nodes{node("a", 0), node("b", 0)}, have: "b", want: "b"},
-		"not one that fell silent":       {nodes: nodes{node("a", 0), node("b", lanFresh)}, have: "b", want: "a"},
-		"not one that others lose":       {nodes: nodes{node("a", 0, "b"), node("b", 0)}, have: "b", want: "a"},
-		"what the silent say is no news": {nodes: nodes{node("a", time.Hour, "b"), node("b", 0)}, have: "b", want: "b"},
-		"one that is dead, if all are":   {nodes: nodes{node("a", time.Hour)}, want: "a"},
+		"no node":                               {},
+		"the first by name":                     {nodes: nodes{node("b", 0), node("a", 0)}, want: "a"},
+		"the one that listens":                  {nodes: nodes{node("a", 0), node("b", 0)}, have: "b", want: "b"},
+		"not one that fell silent":              {nodes: nodes{node("a", 0), node("b", lanFresh)}, have: "b", want: "a"},
+		"not one that others lose":              {nodes: nodes{node("a", 0, "b"), node("b", 0)}, have: "b", want: "a"},
+		"reports of a silent node do not count": {nodes: nodes{node("a", time.Hour, "b"), node("b", 0)}, have: "b", want: "b"},
+		"one that is dead, if all are":          {nodes: nodes{node("a", time.Hour)}, want: "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,15 +122,15 @@ func TestNodeDiscoveriesAreKept(t *testing.T) {
 	gateway := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.FabricNodeSpec{Gateway: true}}
 	c := fake.NewClientBuilder().WithScheme(peertest.Scheme(t)).WithObjects(gateway).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
 	spec, failing := &v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}}, error(nil)
-	r := &NodeDiscoveries{Client: c, Now: time.Now, Want: func(context.Context) (*v1alpha1.NodeDiscoverySpec, error) { return spec, failing }}
-	look := func() string {
+	r := &NodeDiscoveries{Client: c, Now: time.Now, Desired: func(context.Context) (*v1alpha1.NodeDiscoverySpec, error) { return spec, failing }}
+	reconcile := func() string {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), reconcile.Request{})
 		if (err != nil) != (failing != nil) {
 			t.Fatal(err)
 		}
 		if err == nil && (result.RequeueAfter > 0) != (spec != nil) {
-			t.Errorf("looks again after %s", result.RequeueAfter)
+			t.Errorf("requeued after %s", result.RequeueAfter)
 		}
 		var list v1alpha1.NodeDiscoveryList
 		if err := c.List(t.Context(), &list); err != nil {
@@ -142,21 +142,21 @@ func TestNodeDiscoveriesAreKept(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
-	if got := look(); got != "a[eth0]entente 1" {
+	if got := reconcile(); got != "a[eth0]entente 1" {
 		t.Errorf("at first there is %q", got)
 	}
-	if got := look(); got != "a[eth0]entente 1" {
+	if got := reconcile(); got != "a[eth0]entente 1" {
 		t.Errorf("when nothing changed there is %q", got)
 	}
 	spec = &v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth1"}}
-	if got := look(); got != "a[eth1]entente 2" {
+	if got := reconcile(); got != "a[eth1]entente 2" {
 		t.Errorf("after a change there is %q", got)
 	}
 	spec, failing = nil, errors.New("the cache is not there")
-	if got := look(); got != "a[eth1]entente 2" {
+	if got := reconcile(); got != "a[eth1]entente 2" {
 		t.Errorf("while it is not known what to publish there is %q", got)
 	}
-	if failing = nil; look() != "" {
+	if failing = nil; reconcile() != "" {
 		t.Error("it stays when discovery is off")
 	}
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Sightings keeps a ForeignCluster for each cluster that discovery finds. Whatever is
-// found is a hint: it makes no trust, and nothing is dialled because of it.
+// Sightings keeps a ForeignCluster for each cluster that discovery finds. All of them are hints:
+// they make no trust, and are not dialled.
 type Sightings struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
@@ -36,22 +36,21 @@ type Sightings struct {
 	Events events.EventRecorder
 	Log    *slog.Logger
 	Now    func() time.Time
-	// Budget is that of what peers have written. All hints together are one of those
-	// who share it.
+	// Budget is the budget of writes that peers cause. All hints together count as one peer.
 	Budget *store.WriteBudget
-	// Look returns what discovery finds now. It is called for each look.
-	Look func() Looked
-	// Wake says that something changed.
+	// Snapshot returns what discovery finds now. It is called in each pass.
+	Snapshot func() Snapshot
+	// Wake notifies of changes.
 	Wake <-chan struct{}
 
-	// began is when it was looked first, last when each cluster was found at a place
-	// last, and changed when its ForeignCluster was.
+	// began is when the first pass was, last when each cluster was last found at a place, and
+	// changed when its ForeignCluster was last changed.
 	began   time.Time
 	last    map[lastSeen]time.Time
 	changed map[peering.ClusterID]time.Time
-	// made is when the hints were made that are not hintStands old.
+	// made is when the hints younger than minHintLife were created.
 	made map[peering.ClusterID]time.Time
-	// full says that there was no room for all with the last look.
+	// full means that there was no room for all in the last pass.
 	full bool
 }
 
@@ -60,30 +59,30 @@ type lastSeen struct {
 	at Place
 }
 
-// Looked is what discovery finds at a time.
-type Looked struct {
-	// Found is by no order. Seen is when each was said last.
+// Snapshot is what discovery finds at one time.
+type Snapshot struct {
+	// Found has no order. Seen is when each was last announced.
 	Found []Sighted
-	// Places is those that are looked at; true are those that were not looked at to an
-	// end since this process began. What was found there before stands.
+	// Places has the places that are browsed. It is true for those where that has not completed
+	// since this process began: what was found there before is kept.
 	Places map[Place]bool
-	// missing says that a cluster was not found at a place for long enough to believe
-	// it. Nil is that one look is enough.
+	// missing reports whether a cluster was not found at a place for long enough to count as gone.
+	// If nil, one pass is enough.
 	missing func(lastSeen) bool
-	// young says whether a cluster's hint was made a moment ago. Nil is that none was.
+	// young reports whether a cluster's hint was created a moment ago. If nil, no hint was.
 	young func(peering.ClusterID) bool
 }
 
-// stands says whether what was known of a place that does not tell it now is to be kept.
-// Answers of a domain come one by one, and one that is missing may be late; on a LAN
-// who goes says goodbye, or was asked for four times without an answer. Anybody can say
-// it, so a new hint stands for a while: what comes and goes all the time costs little then.
-func (l Looked) stands(id peering.ClusterID, at Place) bool {
-	starting, looked := l.Places[at]
+// keeps reports whether a sighting at a place is kept although the place does not have it now.
+// Responses of a domain come one by one, and a missing one may be late. On a LAN a cluster that
+// leaves says goodbye, or did not answer four queries. Any host can send a goodbye, so a new hint
+// is kept for a while: then hints that come and go all the time cost little.
+func (l Snapshot) keeps(id peering.ClusterID, at Place) bool {
+	starting, snapshot := l.Places[at]
 	if at.Source == v1alpha1.FoundLAN {
-		return looked && (starting || l.young != nil && l.young(id))
+		return snapshot && (starting || l.young != nil && l.young(id))
 	}
-	return looked && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
+	return snapshot && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
 }
 
 // Sighted is one cluster at one place.
@@ -100,17 +99,17 @@ type Place struct {
 
 func placeOf(s v1alpha1.Sighting) Place { return Place{s.Source, s.Where, s.Node} }
 
-// sightingPlan is what is to be done about what was found.
+// sightingPlan has the writes that follow from a snapshot.
 type sightingPlan struct {
-	// make is clusters that are not known, and expected how many of them are: those are
-	// the first.
+	// make has the clusters that are not known, the expected ones first; expected is the number of
+	// these.
 	make     []newHint
 	expected int
-	// change is what is known of ForeignClusters, by their names, where it differs.
+	// change has the changes of ForeignClusters, by their names.
 	change map[string]hintChange
-	// remove is the names of those that were there for nothing else.
+	// remove has the names of those that existed only because they were found.
 	remove []string
-	// left is how many clusters were found that there is no room for.
+	// left is how many clusters were found for which there is no room.
 	left int
 }
 
@@ -122,14 +121,14 @@ type newHint struct {
 
 type hintChange struct {
 	sightings []v1alpha1.Sighting
-	// endpoints is what the spec says then; nil leaves it.
+	// endpoints are the new ones of the spec; nil leaves it unchanged.
 	endpoints []string
 	impostor  *metav1.Condition
 }
 
-// Expected returns the IDs of clusters that come first with discovery, in order, at most
-// maxExpected: those that policies list before those about which a person decided, and
-// these before those that a policy trusts. Strangers who invent clusters keep none out.
+// Expected returns the IDs of at most maxExpected clusters that have precedence in discovery, in
+// order: those that policies list, then those about which an administrator decided, then those
+// that a policy trusts. Invented clusters of strangers cannot displace these.
 func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) []string {
 	listed, decided, others := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range policies {
@@ -158,10 +157,10 @@ func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) 
 	return out
 }
 
-// planSightings decides what follows from what was found, given all ForeignClusters and
-// the IDs of those that are expected, in order.
-func planSightings(self peering.ClusterID, expected []string, looked Looked, all []v1alpha1.ForeignCluster) sightingPlan {
-	found := gather(self, looked.Found)
+// planSightings decides what to write for a snapshot, given all ForeignClusters and the IDs of
+// the expected clusters, in order.
+func planSightings(self peering.ClusterID, expected []string, snapshot Snapshot, all []v1alpha1.ForeignCluster) sightingPlan {
+	found := gather(self, snapshot.Found)
 	known := store.KnownAll(all)
 	plan := sightingPlan{change: map[string]hintChange{}}
 	kept := 0
@@ -174,7 +173,7 @@ func planSightings(self peering.ClusterID, expected []string, looked Looked, all
 		if known[id] != fc {
 			continue
 		}
-		now := settleSightings(id, found[id], fc.Status.Sightings, looked)
+		now := mergeSightings(id, found[id], fc.Status.Sightings, snapshot)
 		delete(found, id)
 		if !fc.DeletionTimestamp.IsZero() {
 			continue
@@ -211,9 +210,9 @@ func planSightings(self peering.ClusterID, expected []string, looked Looked, all
 	return plan
 }
 
-// inTurn returns the clusters that were found in the order in which they are made, as not
-// all may be made at once: those that are expected, then those that were named by several
-// places, as one place alone is easier to fill, and of equals those of each place in turn.
+// inTurn returns the clusters that were found in the order in which hints are created, since
+// there may not be room for all: expected clusters first, then those found at several places,
+// since one place alone is easier to fill, and of equals those of each place in turn.
 func inTurn(found map[peering.ClusterID][]v1alpha1.Sighting, expected []string) []peering.ClusterID {
 	rank := func(id peering.ClusterID) int {
 		if isExpected(expected, id) {
@@ -235,14 +234,14 @@ func inTurn(found map[peering.ClusterID][]v1alpha1.Sighting, expected []string) 
 	return ids
 }
 
-// isExpected says whether an ID is one of those that are expected, which are in order.
+// isExpected reports whether an ID is one of the expected ones, which are sorted.
 func isExpected(expected []string, id peering.ClusterID) bool {
 	_, there := slices.BinarySearch(expected, string(id))
 	return there
 }
 
-// gather brings together what was found of each cluster but this one, in an order that
-// is always the same, at most maxPlaces of each.
+// gather returns what was found of each cluster but this one, in a fixed order, at most maxPlaces
+// of each.
 func gather(self peering.ClusterID, found []Sighted) map[peering.ClusterID][]v1alpha1.Sighting {
 	out := map[peering.ClusterID][]v1alpha1.Sighting{}
 	for _, s := range found {
@@ -258,8 +257,8 @@ func gather(self peering.ClusterID, found []Sighted) map[peering.ClusterID][]v1a
 	return out
 }
 
-// onePerPlace brings together what is said under several names at one place, as anybody
-// there can say any ID: none replaces another. The list is in order.
+// onePerPlace merges the sightings of a cluster under several names at one place, so that none
+// replaces another: any host there can announce any ID. The list is sorted.
 func onePerPlace(list []v1alpha1.Sighting) (out []v1alpha1.Sighting) {
 	for len(list) > 0 {
 		n := slices.IndexFunc(list, func(s v1alpha1.Sighting) bool { return placeOf(s) != placeOf(list[0]) })
@@ -280,23 +279,23 @@ func onePerPlace(list []v1alpha1.Sighting) (out []v1alpha1.Sighting) {
 
 func compareSightings(a, b v1alpha1.Sighting) int {
 	return cmp.Or(
-		// A LAN is nearer than a domain.
+		// A LAN comes before a domain.
 		-cmp.Compare(a.Source, b.Source), cmp.Compare(a.Where, b.Where), cmp.Compare(a.Node, b.Node),
 		cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
 	)
 }
 
-// settleSightings returns what is to be known of a cluster: what was found, and what
-// was known of places that were not looked at yet. When it was seen is written once in
-// seenPace only, as each cluster says it all the time.
-func settleSightings(id peering.ClusterID, found, before []v1alpha1.Sighting, looked Looked) []v1alpha1.Sighting {
+// mergeSightings returns the sightings of a cluster: those that were found, and those before that
+// are kept. The time at which it was seen is only written once in seenPace, since each cluster
+// announces itself all the time.
+func mergeSightings(id peering.ClusterID, found, before []v1alpha1.Sighting, snapshot Snapshot) []v1alpha1.Sighting {
 	out := slices.Clone(found)
 	for _, b := range before {
 		i := slices.IndexFunc(out, func(s v1alpha1.Sighting) bool { return placeOf(s) == placeOf(b) })
 		switch {
 		case i >= 0 && out[i].Seen.Sub(b.Seen.Time) < seenPace:
 			out[i].Seen = b.Seen
-		case i < 0 && looked.stands(id, placeOf(b)) && len(out) < maxPlaces:
+		case i < 0 && snapshot.keeps(id, placeOf(b)) && len(out) < maxPlaces:
 			out = append(out, b)
 		}
 	}
@@ -317,7 +316,7 @@ func changeOf(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, impostor *me
 	return change, differs
 }
 
-// ownName is what a cluster calls itself, if it may be called so here.
+// ownName returns the name that a cluster announces, if it is a valid one here.
 func ownName(sightings []v1alpha1.Sighting) string {
 	for _, s := range sightings {
 		if len(validation.IsDNS1123Label(s.Name)) == 0 {
@@ -327,16 +326,16 @@ func ownName(sightings []v1alpha1.Sighting) string {
 	return ""
 }
 
-// Start implements manager.Runnable. It looks when something changed, and each so often
-// as objects may be changed by others.
+// Start implements manager.Runnable. It reconciles when discovery found a change, and each
+// resyncInterval, since others may change objects.
 func (r *Sightings) Start(ctx context.Context) error {
-	again := time.NewTicker(sightingsLook)
+	again := time.NewTicker(resyncInterval)
 	defer again.Stop()
 	for {
-		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+		if err := r.reconcile(ctx); err != nil && ctx.Err() == nil {
 			r.Log.Warn("keep what discovery found", "err", err)
 		}
-		// What a network says all the time is looked at once a second.
+		// Changes that a network announces all the time are handled once a second.
 		if !notify.Pause(ctx, sightingsPace) {
 			return nil
 		}
@@ -349,9 +348,8 @@ func (r *Sightings) Start(ctx context.Context) error {
 	}
 }
 
-// look does what follows from what is found now. What cannot be done is tried again
-// with the next look.
-func (r *Sightings) look(ctx context.Context) error {
+// reconcile writes what is found now. Failed writes are tried again in the next pass.
+func (r *Sightings) reconcile(ctx context.Context) error {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
@@ -365,20 +363,20 @@ func (r *Sightings) look(ctx context.Context) error {
 		return fmt.Errorf("list peering policies: %w", err)
 	}
 	expected := Expected(policies.Items, list.Items)
-	plan := planSightings(r.Self, expected, r.looked(), list.Items)
-	// What is expected does not wait for what strangers say.
+	plan := planSightings(r.Self, expected, r.snapshot(), list.Items)
+	// Expected clusters do not wait for those of strangers.
 	unexpected := func(name string) bool { return !isExpected(expected, peering.ClusterID(byName[name].Spec.ClusterID)) }
 	names := slices.Sorted(maps.Keys(plan.change))
 	errs := r.makeHints(ctx, plan.make[:plan.expected])
 	errs = append(errs, r.changeHints(ctx, byName, plan.change, slices.DeleteFunc(slices.Clone(names), unexpected))...)
 	errs = append(errs, r.changeHints(ctx, byName, plan.change, slices.DeleteFunc(names, func(name string) bool { return !unexpected(name) }))...)
-	// What is made comes last: what is told of those that are known is not to wait for it.
+	// New hints come last, so that changes of known clusters do not wait for them.
 	errs = append(errs, r.makeHints(ctx, plan.make[plan.expected:])...)
 	for _, name := range plan.remove[:min(len(plan.remove), hintsAtOnce)] {
 		fc := byName[name]
 		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
 		if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("forget %s, which is not found any more: %w", name, err))
+			errs = append(errs, fmt.Errorf("remove %s, which is no longer found: %w", name, err))
 		}
 	}
 	if full := plan.left > 0; full != r.full {
@@ -387,20 +385,19 @@ func (r *Sightings) look(ctx context.Context) error {
 			r.Log.Warn("discovery finds more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
 		}
 	}
-	// What somebody else wrote meanwhile is seen with the next look.
+	// A conflicting change is seen in the next pass.
 	errs = slices.DeleteFunc(errs, apierrors.IsConflict)
 	return errors.Join(errs...)
 }
 
-// changeHints writes what is known of the clusters with these names, as far as there is
-// room.
+// changeHints writes the changes of the clusters with these names, as far as the budget allows.
 func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1.ForeignCluster, changes map[string]hintChange, names []string) (errs []error) {
 	most := hintsAtOnce
 	for _, name := range names {
 		fc := byName[name]
 		id := peering.ClusterID(fc.Spec.ClusterID)
 		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
-			continue // what is found then counts
+			continue // a later pass writes what is found then
 		}
 		if _, over := store.Later(r.Budget.Take(store.Hints, fc)); over {
 			break
@@ -412,8 +409,8 @@ func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1
 	return errs
 }
 
-// makeHints makes the ForeignClusters of clusters that are not known, as far as there is
-// room.
+// makeHints creates the ForeignClusters of clusters that are not known, as far as the budget
+// allows.
 func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error) {
 	for _, hint := range list[:min(len(list), hintsAtOnce)] {
 		if _, over := store.Later(r.Budget.TakeBytes(store.Hints, hintCost)); over {
@@ -429,10 +426,10 @@ func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error
 	return errs
 }
 
-// looked is what is found now, with what was found a moment ago: answers come one by
-// one, and what moves is away for a while.
-func (r *Sightings) looked() Looked {
-	out, now := r.Look(), r.Now()
+// snapshot returns what is found now, and which clusters were found a moment ago: responses come
+// one by one, and a cluster that moves is missing for a while.
+func (r *Sightings) snapshot() Snapshot {
+	out, now := r.Snapshot(), r.Now()
 	if r.last == nil {
 		r.began = now
 		r.last, r.changed, r.made = map[lastSeen]time.Time{}, map[peering.ClusterID]time.Time{}, map[peering.ClusterID]time.Time{}
@@ -444,7 +441,7 @@ func (r *Sightings) looked() Looked {
 	}
 	maps.DeleteFunc(r.last, func(_ lastSeen, at time.Time) bool { return now.Sub(at) >= missingAfter })
 	maps.DeleteFunc(r.changed, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= changePace })
-	maps.DeleteFunc(r.made, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= hintStands })
+	maps.DeleteFunc(r.made, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= minHintLife })
 	out.young = func(id peering.ClusterID) bool { return r.made[id] != (time.Time{}) }
 	out.missing = func(key lastSeen) bool { return r.last[key] == (time.Time{}) && now.Sub(r.began) >= missingAfter }
 	return out

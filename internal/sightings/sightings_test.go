@@ -41,40 +41,40 @@ func TestPlanSightings(t *testing.T) {
 	going := peertest.HintOf("c1", peertest.LAN(1, "eth0"))
 	going.DeletionTimestamp = &metav1.Time{Time: now}
 	for name, tt := range map[string]struct {
-		looked   Looked
+		snapshot Snapshot
 		expected []string
 		all      []v1alpha1.ForeignCluster
 		want     string
 	}{
-		"nothing is found":                            {want: ""},
-		"a cluster that is not known is made":         {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, want: "make c1 LAN/eth0;"},
-		"this cluster finds itself":                   {looked: Looked{Found: []Sighted{lanAt(0, "eth0")}}, want: ""},
-		"one without an endpoint is nothing":          {looked: Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = nil })}}, want: ""},
-		"a name that is none is left out":             {looked: Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "Not A Label" })}}, want: "make  LAN/eth0;"},
-		"who is expected comes first":                 {looked: Looked{Found: []Sighted{lanAt(1, "eth0"), lanAt(2, "eth0"), dnsAt(2, "example.com"), lanAt(3, "eth0")}}, expected: []string{string(peertest.SightedID(3))}, want: "make c3 LAN/eth0;make c2 LAN/eth0 DNS/example.com;make c1 LAN/eth0;"},
-		"two places make one":                         {looked: Looked{Found: []Sighted{dnsAt(1, "example.com"), lanAt(1, "eth0")}}, want: "make c1 LAN/eth0 DNS/example.com;"},
-		"two names at one place are one":              {looked: Looked{Found: []Sighted{lanAt(1, "eth0"), lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
-		"what is known already needs nothing":         {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
-		"what is not found any more goes":             {all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"unless nobody looked there yet":              {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
-		"or a domain listed it a moment ago":          {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundDNS, "example.com", ""}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.DNS(1, "example.com"))}, want: ""},
-		"who leaves a LAN is gone at once":            {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"unless its hint is new":                      {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, young: func(id peering.ClusterID) bool { return id == peertest.SightedID(1) }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, want: "remove c2;"},
-		"and nobody looks there any more":             {looked: Looked{young: func(peering.ClusterID) bool { return true }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"not where nobody looks any more":             {looked: Looked{missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"what somebody decided about stays":           {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
-		"what is going is left alone":                 {looked: Looked{Found: []Sighted{lanAt(1, "eth0"), lanAt(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
-		"what somebody wrote is told where it is":     {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{written}, want: "change mine LAN/eth0;"},
-		"a trusted peer keeps its own endpoints":      {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.TrustedPeer("office", 1, "198.51.100.1:7443")}, want: "change office LAN/eth0;"},
-		"a hint that moves is told by its new place":  {looked: Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.99:7443"} })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0 at 192.0.2.99:7443;"},
-		"the name of a trusted peer is an impostor's": {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1-x", peertest.LAN(1, "eth0")), peertest.TrustedPeer("c1", 9)}, want: "change c1-x LAN/eth0 NameOfAnother;"},
-		"so is its endpoint":                          {looked: Looked{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.TrustedPeer("office", 9, "192.0.2.2:7443")}, want: "change c1 LAN/eth0 EndpointOfAnother;"},
-		"seen again within minutes is no news":        {looked: Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace - 1)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
-		"seen again after a while is":                 {looked: Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0;"},
+		"nothing is found":                               {want: ""},
+		"a cluster that is not known is made":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, want: "make c1 LAN/eth0;"},
+		"this cluster finds itself":                      {snapshot: Snapshot{Found: []Sighted{lanAt(0, "eth0")}}, want: ""},
+		"one without an endpoint is ignored":             {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = nil })}}, want: ""},
+		"a malformed name is left out":                   {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "Not A Label" })}}, want: "make  LAN/eth0;"},
+		"an expected cluster comes first":                {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0"), lanAt(2, "eth0"), dnsAt(2, "example.com"), lanAt(3, "eth0")}}, expected: []string{string(peertest.SightedID(3))}, want: "make c3 LAN/eth0;make c2 LAN/eth0 DNS/example.com;make c1 LAN/eth0;"},
+		"two places make one":                            {snapshot: Snapshot{Found: []Sighted{dnsAt(1, "example.com"), lanAt(1, "eth0")}}, want: "make c1 LAN/eth0 DNS/example.com;"},
+		"two names at one place are one":                 {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0"), lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
+		"what is known already needs nothing":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
+		"what is not found any more goes":                {all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
+		"unless the place was not read yet":              {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
+		"or a domain listed it a moment ago":             {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundDNS, "example.com", ""}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.DNS(1, "example.com"))}, want: ""},
+		"a cluster that leaves a LAN is gone at once":    {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
+		"unless its hint is new":                         {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, young: func(id peering.ClusterID) bool { return id == peertest.SightedID(1) }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, want: "remove c2;"},
+		"and the place is no longer browsed":             {snapshot: Snapshot{young: func(peering.ClusterID) bool { return true }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
+		"not where it is no longer browsed":              {snapshot: Snapshot{missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
+		"a cluster with a decision stays":                {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
+		"an object that is being deleted is not changed": {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0"), lanAt(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
+		"a cluster that was written gets its endpoints":  {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{written}, want: "change mine LAN/eth0;"},
+		"a trusted peer keeps its own endpoints":         {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.TrustedPeer("office", 1, "198.51.100.1:7443")}, want: "change office LAN/eth0;"},
+		"a hint that moves gets its new endpoints":       {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.99:7443"} })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0 at 192.0.2.99:7443;"},
+		"the name of a trusted peer is an impostor's":    {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1-x", peertest.LAN(1, "eth0")), peertest.TrustedPeer("c1", 9)}, want: "change c1-x LAN/eth0 NameOfAnother;"},
+		"so is its endpoint":                             {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.TrustedPeer("office", 9, "192.0.2.2:7443")}, want: "change c1 LAN/eth0 EndpointOfAnother;"},
+		"seen again within minutes is not written":       {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace - 1)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
+		"seen again after a while is written":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := planText(planSightings(self, tt.expected, tt.looked, tt.all)); got != tt.want {
+			if got := planText(planSightings(self, tt.expected, tt.snapshot, tt.all)); got != tt.want {
 				t.Errorf("got  %q\nwant %q", got, tt.want)
 			}
 		})
@@ -110,7 +110,7 @@ func planText(p sightingPlan) string {
 	return out.String()
 }
 
-// Who says another's ID under a name that comes first replaces none of its endpoints.
+// A host that announces another's ID under a name that comes first replaces none of its endpoints.
 func TestNamesAtOnePlaceAreMerged(t *testing.T) {
 	t.Parallel()
 	stranger := dnsAt(1, "example.com", func(s *v1alpha1.Sighting) { s.Name, s.Endpoints = "", []string{"192.0.2.66:7443", "192.0.2.67:7443"} })
@@ -120,16 +120,16 @@ func TestNamesAtOnePlaceAreMerged(t *testing.T) {
 	}
 }
 
-// A network that says a hundred thousand names fills its own share, and those that are
-// found elsewhere have room.
+// A network that announces a hundred thousand names fills its own share, and clusters found
+// elsewhere have room.
 func TestAFloodOfHintsIsBounded(t *testing.T) {
 	t.Parallel()
-	var looked Looked
+	var snapshot Snapshot
 	for n := range 100_000 {
-		looked.Found = append(looked.Found, lanAt(n+10, "eth0"))
+		snapshot.Found = append(snapshot.Found, lanAt(n+10, "eth0"))
 	}
-	looked.Found = append(looked.Found, lanAt(1, "eth1"), dnsAt(2, "example.com"))
-	plan := planSightings(peertest.SightedID(0), nil, looked, nil)
+	snapshot.Found = append(snapshot.Found, lanAt(1, "eth1"), dnsAt(2, "example.com"))
+	plan := planSightings(peertest.SightedID(0), nil, snapshot, nil)
 	if got, want := len(plan.make), maxHintsOfPlace+2; got != want {
 		t.Errorf("%d are made, want %d", got, want)
 	}
@@ -141,9 +141,9 @@ func TestAFloodOfHintsIsBounded(t *testing.T) {
 			t.Errorf("cluster %d, which is found elsewhere, is left out", n)
 		}
 	}
-	// Whoever is known keeps the place that it has.
+	// A known cluster keeps its place.
 	known := []v1alpha1.ForeignCluster{peertest.HintOf("c9", peertest.LAN(100_009, "eth0"))}
-	plan = planSightings(peertest.SightedID(0), nil, looked, known)
+	plan = planSightings(peertest.SightedID(0), nil, snapshot, known)
 	if len(plan.change)+len(plan.remove) != 0 || len(plan.make) != maxHintsOfPlace+1 {
 		t.Errorf("%d changed, %d removed, %d made", len(plan.change), len(plan.remove), len(plan.make))
 	}
@@ -152,16 +152,16 @@ func TestAFloodOfHintsIsBounded(t *testing.T) {
 // Whom a policy lists takes no place of others, nor needs one.
 func TestExpectedClustersHaveTheirOwnPlaces(t *testing.T) {
 	t.Parallel()
-	var looked Looked
+	var snapshot Snapshot
 	var expected []string
 	for n := range 3 * maxHints {
-		looked.Found = append(looked.Found, lanAt(n+10, "eth0"))
+		snapshot.Found = append(snapshot.Found, lanAt(n+10, "eth0"))
 		if n >= 2*maxHints {
 			expected = append(expected, string(peertest.SightedID(n+10)))
 		}
 	}
 	slices.Sort(expected)
-	plan := planSightings(peertest.SightedID(0), expected, looked, nil)
+	plan := planSightings(peertest.SightedID(0), expected, snapshot, nil)
 	if plan.expected != maxHints || len(plan.make) != maxHints+maxHintsOfPlace {
 		t.Errorf("%d are made, of which %d were expected", len(plan.make), plan.expected)
 	}
@@ -172,13 +172,13 @@ func TestExpectedClustersHaveTheirOwnPlaces(t *testing.T) {
 		}
 		all = append(all, peertest.HintOf(fmt.Sprint("c", i), peertest.Sighted{ID: h.id, Sighting: h.sightings[0]}))
 	}
-	looked.Found = append(looked.Found, lanAt(1, "eth0"))
-	if plan := planSightings(peertest.SightedID(0), expected, looked, all); len(plan.make)+len(plan.remove) != 0 {
+	snapshot.Found = append(snapshot.Found, lanAt(1, "eth0"))
+	if plan := planSightings(peertest.SightedID(0), expected, snapshot, all); len(plan.make)+len(plan.remove) != 0 {
 		t.Errorf("then %d are made, %d removed", len(plan.make), len(plan.remove))
 	}
 	expected = append(expected, string(peertest.SightedID(1)))
 	slices.Sort(expected)
-	if plan := planSightings(peertest.SightedID(0), expected, looked, all); len(plan.make) != 1 || plan.make[0].id != peertest.SightedID(1) {
+	if plan := planSightings(peertest.SightedID(0), expected, snapshot, all); len(plan.make) != 1 || plan.make[0].id != peertest.SightedID(1) {
 		t.Errorf("one more that is expected is not made: %d are", len(plan.make))
 	}
 }
@@ -228,18 +228,18 @@ func TestExpected(t *testing.T) {
 		all      []v1alpha1.ForeignCluster
 		want     []int
 	}{
-		"nobody":                      {},
-		"whom policies list":          {policies: []v1alpha1.PeeringPolicy{policy("a", lists(2, 1)), policy("b", lists(1, 3)), policy("c", func(*v1alpha1.PeeringPolicy) {})}, want: []int{1, 2, 3}},
-		"none of a policy that goes":  {policies: []v1alpha1.PeeringPolicy{going}},
-		"who is trusted":              {all: []v1alpha1.ForeignCluster{peertest.TrustedPeer("office", 1)}, want: []int{1}},
-		"whom somebody wrote down":    {all: []v1alpha1.ForeignCluster{{Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peertest.SightedID(1))}}}, want: []int{1}},
-		"who is approved, not denied": {all: []v1alpha1.ForeignCluster{edited(peertest.HintOf("c1", peertest.LAN(1, "eth0")), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), edited(peertest.TrustedPeer("c2", 2), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, want: []int{1}},
-		"none that was only found":    {all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}},
-		"none that only asks": {all: []v1alpha1.ForeignCluster{edited(peertest.HintOf("c1", peertest.LAN(1, "eth0")), func(fc *v1alpha1.ForeignCluster) {
+		"no cluster":                             {},
+		"whom policies list":                     {policies: []v1alpha1.PeeringPolicy{policy("a", lists(2, 1)), policy("b", lists(1, 3)), policy("c", func(*v1alpha1.PeeringPolicy) {})}, want: []int{1, 2, 3}},
+		"none of a policy that is being deleted": {policies: []v1alpha1.PeeringPolicy{going}},
+		"a trusted cluster":                      {all: []v1alpha1.ForeignCluster{peertest.TrustedPeer("office", 1)}, want: []int{1}},
+		"a cluster that was written":             {all: []v1alpha1.ForeignCluster{{Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peertest.SightedID(1))}}}, want: []int{1}},
+		"an approved cluster, not a denied one":  {all: []v1alpha1.ForeignCluster{edited(peertest.HintOf("c1", peertest.LAN(1, "eth0")), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), edited(peertest.TrustedPeer("c2", 2), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, want: []int{1}},
+		"not one that was only found":            {all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}},
+		"not one that only introduced itself": {all: []v1alpha1.ForeignCluster{edited(peertest.HintOf("c1", peertest.LAN(1, "eth0")), func(fc *v1alpha1.ForeignCluster) {
 			delete(fc.Annotations, v1alpha1.AnnotationDiscovered)
 			fc.Status.Introduction = &v1alpha1.Introduction{}
 		})}},
-		"none without an ID":              {all: []v1alpha1.ForeignCluster{{}}},
+		"not one without an ID":           {all: []v1alpha1.ForeignCluster{{}}},
 		"of too many those listed":        {policies: []v1alpha1.PeeringPolicy{policy("a", lists(numbers(10_000, 10_000+maxExpected)...))}, all: peers, want: numbers(10_000, 10_000+maxExpected)},
 		"people's peers before policies'": {all: append(used, peertest.TrustedPeer("z", 10_000)), want: append(byID[:maxExpected-1], 10_000)},
 		"no more than there are":          {all: append(peers, peertest.TrustedPeer("z", 10_000)), want: numbers(0, maxExpected)},
@@ -266,17 +266,17 @@ func TestHintsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := events.NewFakeRecorder(16)
-	var looked Looked
+	var snapshot Snapshot
 	clock := now
 	at := func() time.Time { return clock }
 	r := &Sightings{
 		Client: c, Self: peertest.SightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Now: at, Budget: &store.WriteBudget{Now: at},
-		Look: func() Looked { return looked },
+		Snapshot: func() Snapshot { return snapshot },
 	}
-	look := func() map[string]v1alpha1.ForeignCluster {
+	reconcile := func() map[string]v1alpha1.ForeignCluster {
 		t.Helper()
 		clock = clock.Add(changePace)
-		if err := r.look(t.Context()); err != nil {
+		if err := r.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		var list v1alpha1.ForeignClusterList
@@ -290,8 +290,8 @@ func TestHintsComeAndGo(t *testing.T) {
 		return out
 	}
 
-	looked.Found = []Sighted{lanAt(1, "eth0"), dnsAt(2, "example.com"), lanAt(3, "eth0")}
-	all := look()
+	snapshot.Found = []Sighted{lanAt(1, "eth0"), dnsAt(2, "example.com"), lanAt(3, "eth0")}
+	all := reconcile()
 	if len(all) != 3 {
 		t.Fatalf("there are %d", len(all))
 	}
@@ -308,9 +308,9 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 
 	// It moves; another takes the name of a peer that is trusted.
-	looked.Found = []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.77:7443"} }), lanAt(4, "eth0", func(s *v1alpha1.Sighting) { s.Name = "c3" })}
-	look()
-	all = look()
+	snapshot.Found = []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.77:7443"} }), lanAt(4, "eth0", func(s *v1alpha1.Sighting) { s.Name = "c3" })}
+	reconcile()
+	all = reconcile()
 	if d := cmp.Diff([]string{"192.0.2.77:7443"}, all[named(1)].Spec.Endpoints); d != "" {
 		t.Error(d)
 	}
@@ -325,14 +325,14 @@ func TestHintsComeAndGo(t *testing.T) {
 		t.Errorf("there were %d events", n)
 	}
 
-	// Somebody decides about one: it stays, and its endpoints are that person's.
+	// An administrator decides about one: it stays, with the endpoints that the administrator wrote.
 	fc := all[named(1)]
 	fc.Spec.Decision = v1alpha1.DecisionDenied
 	if err := c.Update(t.Context(), &fc); err != nil {
 		t.Fatal(err)
 	}
-	looked.Found = nil
-	all = look()
+	snapshot.Found = nil
+	all = reconcile()
 	if _, there := all[named(1)]; !there || len(all) != 2 {
 		t.Errorf("there are %d, and the one that was decided about is there: %t", len(all), there)
 	}
@@ -341,8 +341,8 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 }
 
-// Whoever invents a cluster with the name and the beginning of the ID of another does not
-// take its place.
+// An invented cluster with the name and the beginning of the ID of another does not take its
+// place.
 func TestIDWithTheSamePrefixGetsItsOwnName(t *testing.T) {
 	t.Parallel()
 	c := peertest.Indexed(fake.NewClientBuilder().WithScheme(peertest.Scheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{}))
@@ -352,10 +352,10 @@ func TestIDWithTheSamePrefixGetsItsOwnName(t *testing.T) {
 	}
 	named := func(s *v1alpha1.Sighting) { s.Name = "office" }
 	for n := range 3 { // all begin with the same letters
-		r.Look = func() Looked {
-			return Looked{Found: []Sighted{lanAt(0, "eth0", named), lanAt(1, "eth0", named), lanAt(2, "eth0", named)}[:n+1]}
+		r.Snapshot = func() Snapshot {
+			return Snapshot{Found: []Sighted{lanAt(0, "eth0", named), lanAt(1, "eth0", named), lanAt(2, "eth0", named)}[:n+1]}
 		}
-		if err := r.look(t.Context()); err != nil {
+		if err := r.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -374,8 +374,8 @@ func TestIDWithTheSamePrefixGetsItsOwnName(t *testing.T) {
 	}
 }
 
-// A network that says something else of a cluster each second is written once a minute,
-// and all that is found is one of those who share the budget.
+// What a network announces of a cluster is written once a minute, even if it changes each second,
+// and all that is found shares the budget as one peer.
 func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	writes := 0
@@ -391,13 +391,13 @@ func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 	n := 0
 	r := &Sightings{
 		Client: c, Self: peertest.SightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: budget,
-		Look: func() Looked {
+		Snapshot: func() Snapshot {
 			n++
-			return Looked{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)} })}}
+			return Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)} })}}
 		},
 	}
 	for range 600 { // ten minutes
-		if err := r.look(t.Context()); err != nil {
+		if err := r.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		clock = clock.Add(time.Second)
@@ -405,14 +405,14 @@ func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 	if writes < 9 || writes > 11 {
 		t.Errorf("it was written %d times in ten minutes", writes)
 	}
-	// While there is no room for hints nothing is written, and a peer's words are.
+	// While there is no room for hints none is written, and what a peer sends is.
 	before := writes
 	for budget.TakeBytes(store.Hints, 1<<20) == nil {
 	}
 	clock = clock.Add(changePace)
 	for budget.TakeBytes(store.Hints, 1<<10) == nil {
 	}
-	if err := r.look(t.Context()); err != nil {
+	if err := r.reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if writes != before {
@@ -423,8 +423,8 @@ func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 	}
 }
 
-// A LAN that says other clusters each second, for ever, costs a few writes a second, and
-// what others say there, or elsewhere, is told meanwhile.
+// A LAN that announces other clusters each second, for ever, costs a few writes a second, and
+// what is found there, or elsewhere, is still written.
 func TestFlappingLANCostsFewWrites(t *testing.T) {
 	t.Parallel()
 	writes := 0
@@ -448,20 +448,20 @@ func TestFlappingLANCostsFewWrites(t *testing.T) {
 	second := 0
 	r := &Sightings{
 		Client: c, Self: peertest.SightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: &store.WriteBudget{Now: at},
-		Look: func() Looked {
-			looked := Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false, {v1alpha1.FoundLAN, "eth1", "n1"}: false}}
+		Snapshot: func() Snapshot {
+			snapshot := Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false, {v1alpha1.FoundLAN, "eth1", "n1"}: false}}
 			for n := range hintsAtOnce {
-				looked.Found = append(looked.Found, lanAt(10+second*hintsAtOnce+n, "eth0"))
+				snapshot.Found = append(snapshot.Found, lanAt(10+second*hintsAtOnce+n, "eth0"))
 			}
 			if second >= 45 { // an impostor and a neighbour
-				looked.Found = append(looked.Found, lanAt(999_999, "eth1", func(s *v1alpha1.Sighting) { s.Name = "office" }))
+				snapshot.Found = append(snapshot.Found, lanAt(999_999, "eth1", func(s *v1alpha1.Sighting) { s.Name = "office" }))
 			}
-			return looked
+			return snapshot
 		},
 	}
 	const seconds = 90
 	for second = range seconds {
-		if err := r.look(t.Context()); err != nil {
+		if err := r.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		clock = clock.Add(time.Second)

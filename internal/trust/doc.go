@@ -1,3 +1,3 @@
-// Package trust is how clusters come to trust each other: by a token, by an introduction
-// that an administrator decides about, or by proving that both hold a group's secret.
+// Package trust makes clusters trust each other: by a token, by an introduction that an
+// administrator approves, or by proving that both know a group's secret.
 package trust

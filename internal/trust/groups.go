@@ -20,43 +20,40 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Groups lets clusters that hold the same secret of a group trust each other: it answers
-// those that prove it, and proves it to others. A run is in memory only.
+// Groups lets clusters that know the same secret of a group trust each other: it answers those
+// that prove it, and proves it to others. A run is in memory only.
 type Groups struct {
 	// Self is this cluster.
 	Self peering.ClusterID
-	// Cache reads ForeignClusters as they were a moment ago: what a stranger asks costs the
-	// API server nothing.
+	// Cache reads ForeignClusters from a cache, so that calls of strangers cost the API server
+	// nothing.
 	Cache client.Reader
-	// Forgotten is the clusters that were trusted here and then forgotten.
+	// Forgotten are the clusters that were trusted here and then forgotten.
 	Forgotten *store.Forgotten
-	// Secret returns the secret of a group, and the policy that names it. Where no policy
-	// does the error is GroupUnknown. It is asked for each run, by strangers too. Nil knows
-	// no group.
+	// Secret returns the secret of a group, and the policy that names it, or GroupUnknown if no
+	// policy does. It is called for each run, also for strangers. If nil, every group is unknown.
 	Secret func(ctx context.Context, group string) (policy string, secret []byte, err error)
-	// Admit makes a cluster trusted that proved to hold the secret of a group, in the name
-	// of the policy. It may be called again for the same cluster.
+	// Admit trusts a cluster that proved a group's secret, in the name of the policy. It may be
+	// called again for the same cluster.
 	Admit func(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error
-	// Failed reports that a run with a cluster failed, at most GroupNewsBurst times at once
-	// for each group that this cluster has: why is for people and has no secret in it. Nil
-	// reports to nobody.
+	// Failed, if not nil, is called when a run with a cluster failed, at most GroupNewsBurst times
+	// at once for each group that this cluster has. why is for people and has no secret in it.
 	Failed func(group string, id peering.ClusterID, why string)
-	// Heard reports that a cluster began a run, of a group that this cluster has. Nil
-	// reports to nobody.
-	Heard func(group string, id peering.ClusterID)
-	// Call proves to the cluster with that ID, at an endpoint, that this one holds the
-	// secret, and returns its ClusterInfo once it did the same.
+	// Begun, if not nil, is called when a cluster began a run of a group that this cluster has.
+	Begun func(group string, id peering.ClusterID)
+	// Call proves to the cluster with that ID, at an endpoint, that this one knows the secret, and
+	// returns its ClusterInfo once it did the same.
 	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error)
 	Now  func() time.Time
 
 	mu      sync.Mutex
 	pending map[peering.ClusterID]*proof
-	// answered and called count the runs of each direction that did not succeed, proven those
-	// answered that did, news what was reported.
+	// answered and called count the runs of each direction that did not succeed, proven the
+	// answered runs that did, news the calls of Failed.
 	answered, called, proven, news guesses
 }
 
-// proof is what is remembered of a run between its two calls. The secret is not.
+// proof is what is kept of a run between its two calls. The secret is not.
 type proof struct {
 	channel       [identity.ChannelLen]byte
 	info          identity.ClusterInfo
@@ -66,14 +63,14 @@ type proof struct {
 	counted       []paced
 }
 
-// GroupUnknown says that no policy of this cluster names a group.
+// GroupUnknown is the error that no policy of this cluster names a group.
 func GroupUnknown(group string) error {
 	return peering.Errorf(peering.ReasonGroupUnknown, "no policy of this cluster names group %s", peering.Text(group, peering.MaxMessageLen))
 }
 
-// What Failed is given.
+// Reasons with which Failed is called.
 const (
-	whyMismatch    = "the secrets of the group differ, or somebody is in between"
+	whyMismatch    = "the secrets of the group differ, or the connection was intercepted"
 	whyUnconfirmed = "the cluster did not go on once it had this cluster's proof: it may have guessed the secret, or the connection was lost"
 	whyLimited     = "too many proofs failed lately; others have to wait"
 )
@@ -104,14 +101,14 @@ func (g *Groups) Prove(ctx context.Context, p identity.Proof) (share, confirmati
 	}
 	now := g.Now()
 	counted := counted(p.ID, p.From)
-	failed := g.lapse(now)
+	failed := g.expire(now)
 	g.mu.Lock()
 	if g.pending == nil {
 		g.pending = map[peering.ClusterID]*proof{}
 	}
 	wait := g.answered.add(now, counted...)
 	if wait == 0 {
-		// Before it has the confirmation: then it knows whether its guess is right.
+		// Counted before it gets the confirmation, which tells it whether its guess is right.
 		if old := g.pending[p.ID]; old != nil {
 			failed = append(failed, failure{old.group, p.ID, whyUnconfirmed})
 		}
@@ -124,8 +121,8 @@ func (g *Groups) Prove(ctx context.Context, p identity.Proof) (share, confirmati
 	if wait > 0 {
 		return nil, nil, limited(wait)
 	}
-	if g.Heard != nil {
-		g.Heard(p.Group, p.ID)
+	if g.Begun != nil {
+		g.Begun(p.Group, p.ID)
 	}
 	return run.Share(), run.Confirmation(), nil
 }
@@ -135,11 +132,11 @@ func (g *Groups) Prove(ctx context.Context, p identity.Proof) (share, confirmati
 // TRUST_FORGOTTEN.
 func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
 	now := g.Now()
-	failed := g.lapse(now)
+	failed := g.expire(now)
 	g.mu.Lock()
 	p := g.pending[id]
 	if p != nil && p.channel != channel {
-		p = nil // what another connection began is left to it
+		p = nil // only the connection that began a run may go on with it
 	}
 	var err error
 	if p != nil {
@@ -155,9 +152,9 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 	g.report(now, failed...)
 	switch {
 	case p == nil:
-		return peering.Errorf(peering.ReasonProofUnknown, "there is no proof of your cluster over this connection to go on with: it lapsed, or this agent was restarted; begin again")
+		return peering.Errorf(peering.ReasonProofUnknown, "your cluster began no proof over this connection: it expired, or this agent was restarted; begin again")
 	case err != nil:
-		return peering.Errorf(peering.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or somebody is in between: give both the same", p.group)
+		return peering.Errorf(peering.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or the connection was intercepted: give both the same secret", p.group)
 	}
 	if trusted, err := g.mayJoin(ctx, id); trusted || err != nil { // since it began
 		return err
@@ -187,7 +184,7 @@ func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.Cl
 	now = g.Now()
 	reason := peering.ReasonOf(err)
 	if reason != peering.ReasonGroupSecretMismatch && reason != peering.ReasonResponseInvalid {
-		// Nobody answered with a guess.
+		// No cluster answered with a guess.
 		g.mu.Lock()
 		g.called.takeBack(now, counted...)
 		g.mu.Unlock()
@@ -204,7 +201,7 @@ func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.Cl
 	return err
 }
 
-// counted is what a run counts for: its cluster, its address, and all.
+// counted returns the keys under which a run is counted: its cluster, its address, and all.
 func counted(id peering.ClusterID, from string) []paced {
 	return []paced{
 		{"all", pace{GuessBurst, GuessPause}},
@@ -213,7 +210,7 @@ func counted(id peering.ClusterID, from string) []paced {
 	}
 }
 
-// hostKey is what an endpoint counts as: its IPv4 address, the /64 of its IPv6 address, or
+// hostKey is the key of an endpoint in limits: its IPv4 address, the /64 of its IPv6 address, or
 // its name.
 func hostKey(endpoint string) string {
 	host, _, err := net.SplitHostPort(endpoint)
@@ -232,7 +229,7 @@ func hostKey(endpoint string) string {
 	return a.String()
 }
 
-// provenBy is what a run that succeeded counts for.
+// provenBy returns the key under which a run that succeeded is counted.
 func provenBy(id peering.ClusterID) paced {
 	return paced{"cluster " + string(id), pace{ProvenBurst, ProvenPause}}
 }
@@ -250,9 +247,9 @@ func (g *Groups) secret(ctx context.Context, group string) (policy string, secre
 	return policy, b, err
 }
 
-// mayJoin returns an error where an administrator decided that a cluster is not trusted:
-// TRUST_DENIED or TRUST_FORGOTTEN. A secret does not overrule them. trusted says that the
-// two clusters trust each other already, so that a proof adds nothing.
+// mayJoin returns TRUST_DENIED or TRUST_FORGOTTEN if an administrator decided that a cluster is
+// not trusted, which a secret does not overrule. trusted means that the two clusters already
+// trust each other, so that a proof adds nothing.
 func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) (trusted bool, err error) {
 	fc, err := store.Peek(ctx, g.Cache, id)
 	switch {
@@ -263,7 +260,7 @@ func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) (trusted boo
 	case fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc):
 		return fc.Spec.TrustBundle != "" && meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted), nil
 	}
-	// What a policy ended it may begin again.
+	// A policy may trust again a cluster that a policy forgot.
 	forgot, err := g.Forgotten.ByPerson(ctx, id)
 	if err == nil && forgot {
 		err = forgottenHere()
@@ -278,8 +275,8 @@ type failure struct {
 	why   string
 }
 
-// lapse forgets the runs whose time is over.
-func (g *Groups) lapse(now time.Time) (failed []failure) {
+// expire removes the runs whose time is over.
+func (g *Groups) expire(now time.Time) (failed []failure) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for id, p := range g.pending {

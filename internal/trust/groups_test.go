@@ -106,7 +106,7 @@ func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
 	}
 }
 
-func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T) {
+func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerIsNotified(t *testing.T) {
 	g, o := newGroups(t), peertest.NewOther(t, "office")
 	other := pake.Secret("the secret of the green group")
 	if err := g.prove(t, o, "192.0.2.1", other); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
@@ -145,7 +145,7 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 		"one that was forgotten, and named since": {group: "blue", forgot: true, known: named(v1alpha1.DecisionApproved)},
 		"one that was found":                      {group: "blue", known: hint},
 		"a share that is the identity":            {group: "blue", share: make([]byte, 32), want: peering.ReasonRequestInvalid},
-		"a share that is no element":              {group: "blue", share: bytes.Repeat([]byte{0xff}, 32), want: peering.ReasonRequestInvalid},
+		"a share that is not an element":          {group: "blue", share: bytes.Repeat([]byte{0xff}, 32), want: peering.ReasonRequestInvalid},
 		"a share that is nothing":                 {group: "blue", share: []byte{}, want: peering.ReasonRequestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 			if fine {
 				return
 			}
-			// It was no guess, and is not counted as one.
+			// It was not a guess, and is not counted as one.
 			if len(g.answered) != 0 {
 				t.Errorf("counted %v", g.answered)
 			}
@@ -256,7 +256,7 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 		t.Errorf("admitted %q", g.admitted)
 	}
 	if last := g.failed[len(g.failed)-1]; !strings.Contains(last, whyUnconfirmed) {
-		t.Errorf("of the one that lapsed the owner heard %q", last)
+		t.Errorf("of the one that expired the owner was notified of %q", last)
 	}
 }
 
@@ -278,8 +278,8 @@ func TestADecisionDuringARunCounts(t *testing.T) {
 	}
 }
 
-// TestGuessesAreLimited counts what somebody gets who guesses as fast as he is let, whether
-// or not he ends his runs.
+// TestGuessesAreLimited counts the guesses of a client that guesses as fast as the limits allow,
+// whether or not it ends its runs.
 func TestGuessesAreLimited(t *testing.T) {
 	wrong := pake.Secret("a word of the dictionary")
 	office, others := peertest.NewOther(t, "office"), make([]peertest.Other, 40)
@@ -289,7 +289,7 @@ func TestGuessesAreLimited(t *testing.T) {
 	for name, tc := range map[string]struct {
 		burst   int
 		perHour int
-		// guesser returns who guesses the n-th time, and from where.
+		// guesser returns the cluster of the n-th guess, and its address.
 		guesser func(n int) (peertest.Other, string)
 	}{
 		"one cluster from everywhere": {GuessBurstPerCluster, 6, func(n int) (peertest.Other, string) { return office, fmt.Sprint("address ", n) }},
@@ -339,12 +339,12 @@ func TestGuessesAreLimited(t *testing.T) {
 				t.Errorf("%d runs and %d counts are kept", len(g.pending), len(g.answered))
 			}
 			if most := GroupNewsBurst + 2*60 + 1; len(g.failed) > most {
-				t.Errorf("the owner heard %d times", len(g.failed))
+				t.Errorf("the owner was notified %d times", len(g.failed))
 			}
 			if len(g.admitted) != 0 {
 				t.Error("a guess was right")
 			}
-			// Who has the secret is let in, once a place wears off.
+			// A cluster that knows the secret is admitted, once an event expired.
 			g.clock.Pass(GuessPausePerCluster)
 			if err := g.prove(t, office, "203.0.113.1", blueSecret); err != nil {
 				t.Error(err)
@@ -398,7 +398,7 @@ func TestAProofAddsNothingToTrustThatIsMutual(t *testing.T) {
 	}
 }
 
-func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
+func TestJoinAdmitsAClusterWithTheSecretAndLimitsOthers(t *testing.T) {
 	g, o := newGroups(t), peertest.NewOther(t, "office")
 	var answer error
 	calls := 0
@@ -418,7 +418,7 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 	if len(g.admitted) != 10 || g.admitted[0] != string(o.ID)+" office blue-policy blue" {
 		t.Errorf("admitted %q", g.admitted)
 	}
-	// Who does not answer, or has no such group, made no guess.
+	// A cluster that does not respond, or has no such group, made no guess.
 	for _, reason := range []peering.Reason{peering.ReasonPeerUnreachable, peering.ReasonGroupUnknown, peering.ReasonPeerIdentity} {
 		for range 10 {
 			answer = peering.Errorf(reason, "no")
@@ -428,7 +428,7 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 		}
 	}
 	if len(g.failed) != 0 {
-		t.Errorf("the owner heard %q", g.failed)
+		t.Errorf("the owner was notified of %q", g.failed)
 	}
 	answer, calls = peering.Errorf(peering.ReasonGroupSecretMismatch, "no"), 0
 	for range 10 {
@@ -438,10 +438,9 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 		}
 	}
 	if calls != GuessBurstPerCluster || len(g.admitted) != 10 || len(g.failed) != GroupNewsBurst {
-		t.Errorf("called %d times, admitted %d, the owner heard %q", calls, len(g.admitted), g.failed)
+		t.Errorf("called %d times, admitted %d, the owner was notified of %q", calls, len(g.admitted), g.failed)
 	}
-	// Who guesses here takes nothing from those that this cluster calls, and the other way
-	// round.
+	// Guesses here do not count against the clusters that this one calls, and the other way round.
 	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
 		t.Error(err)
 	}
@@ -464,20 +463,20 @@ func TestHostKeyGroupsEndpointsByAddress(t *testing.T) {
 	}
 }
 
-// TestEachRunOfAKnownGroupIsHeard has a cluster begin runs of a group that is known and of one that is
-// not, however they end.
-func TestEachRunOfAKnownGroupIsHeard(t *testing.T) {
+// TestEachRunOfAKnownGroupIsReported: Begun is called for runs of a known group and not for those
+// of an unknown one, however they end.
+func TestEachRunOfAKnownGroupIsReported(t *testing.T) {
 	t.Parallel()
 	g, milan := newGroups(t), peertest.NewOther(t, "milan")
-	var heard []string
-	g.Heard = func(group string, id peering.ClusterID) { heard = append(heard, group+" "+string(id)) }
+	var begun []string
+	g.Begun = func(group string, id peering.ClusterID) { begun = append(begun, group+" "+string(id)) }
 	if err := g.prove(t, milan, "192.0.2.1", pake.Secret("another secret of the blue group")); err == nil {
 		t.Fatal("another secret is as good")
 	}
 	if _, _, err := g.Prove(t.Context(), identity.Proof{ID: milan.ID, Info: milan.Info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Fatal(err)
 	}
-	if want := []string{"blue " + string(milan.ID)}; !slices.Equal(heard, want) {
-		t.Errorf("heard %q, want %q", heard, want)
+	if want := []string{"blue " + string(milan.ID)}; !slices.Equal(begun, want) {
+		t.Errorf("reported %q, want %q", begun, want)
 	}
 }

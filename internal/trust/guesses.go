@@ -12,14 +12,14 @@ type pace struct {
 	pause time.Duration
 }
 
-// guesses counts, by key, what may happen at a pace and can be taken back. What has worn
-// off is forgotten, so that a key for all bounds how many others there are. It is not safe
-// for concurrent use.
+// guesses counts events by key, each at a pace. An event can be taken back. Keys whose events
+// have all expired are removed, so that a key for all events bounds the number of the others. It
+// is not safe for concurrent use.
 type guesses map[string]*guess
 
 type guess struct {
 	pace
-	// level is how many count still, as of at.
+	// level is how many events still count, as of at.
 	level float64
 	at    time.Time
 }
@@ -30,12 +30,13 @@ type paced struct {
 	pace
 }
 
-// left is how many count still.
+// left returns how many events still count.
 func (g *guess) left(now time.Time) float64 {
 	return max(0, g.level-max(0, now.Sub(g.at).Seconds())/g.pause.Seconds())
 }
 
-// wait returns after how long there is room for one more of each key, 0 is now.
+// wait returns how long it takes until there is room for one more event of each key, 0 if there
+// is room now.
 func (gs guesses) wait(now time.Time, keys ...paced) (wait time.Duration) {
 	for _, k := range keys {
 		if g := gs[k.key]; g != nil {
@@ -47,8 +48,8 @@ func (gs guesses) wait(now time.Time, keys ...paced) (wait time.Duration) {
 	return wait
 }
 
-// add counts one for each key, or, where one of them has too many, counts none and returns
-// after how long there is room, which is positive.
+// add counts one event for each key. If a key has too many, it counts none and returns how long
+// it takes until there is room, which is positive.
 func (gs *guesses) add(now time.Time, keys ...paced) time.Duration {
 	if *gs == nil {
 		*gs = guesses{}
@@ -68,7 +69,7 @@ func (gs *guesses) add(now time.Time, keys ...paced) time.Duration {
 	return 0
 }
 
-// takeBack uncounts what add counted for these keys.
+// takeBack undoes what add counted for these keys.
 func (gs guesses) takeBack(now time.Time, keys ...paced) {
 	for _, k := range keys {
 		if g := gs[k.key]; g != nil {

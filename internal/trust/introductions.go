@@ -20,19 +20,18 @@ import (
 	"github.com/entente-dev/entente/peering/introduce"
 )
 
-// Introductions answers clusters that introduce themselves. Between the two
-// messages of an introduction its numbers are in memory only; then what the
-// cluster said is in its ForeignCluster, with the code to compare.
+// Introductions takes the introductions of other clusters. Between the two messages of an
+// introduction its numbers are in memory only; then what the cluster sent is in its
+// ForeignCluster, with the code to compare.
 type Introductions struct {
 	// Client reads and writes ForeignClusters at the API server itself.
 	Client client.Client
-	// Cache reads them as they were a moment ago: what a stranger asks costs the API
-	// server nothing.
+	// Cache reads them from a cache, so that calls of strangers cost the API server nothing.
 	Cache client.Reader
-	// Forgotten is the clusters that were trusted here and then forgotten.
+	// Forgotten are the clusters that were trusted here and then forgotten.
 	Forgotten *store.Forgotten
 	Self      peering.ClusterID
-	// Rand is where numbers come from.
+	// Rand is the source of random numbers.
 	Rand io.Reader
 	Now  func() time.Time
 
@@ -40,27 +39,26 @@ type Introductions struct {
 	pending map[peering.ClusterID]*introduction
 }
 
-// introduction is what is remembered of one.
+// introduction is what is kept in memory of an introduction.
 type introduction struct {
 	info       identity.ClusterInfo
 	commitment peering.Hash
 	nonce      [32]byte
 	from       string
 	at         time.Time
-	// requested says that an administrator of the cluster asked for it.
+	// requested means that an administrator of the cluster asked for it.
 	requested bool
-	// revealed says that the commitment was opened, or need not be any more.
+	// revealed means that the commitment was opened, or no longer has to be.
 	revealed bool
-	// counts says that it takes one of the places of clusters that nobody decided
-	// about.
+	// counts means that it takes one of the places of clusters without a decision.
 	counts bool
 	limit  *rate.Limiter
 }
 
-// Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and
-// returns this side's number. from is what its address counts as; requested says that
-// an administrator there asked for it, and not trust that it holds already. Errors have
-// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
+// Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and returns this
+// side's number. from is the key of its address in limits. requested means that an administrator
+// there asked for the introduction; otherwise that cluster made it because it trusts this one.
+// Errors have the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
 func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info identity.ClusterInfo, commitment peering.Hash, requested bool) (nonce [32]byte, err error) {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
@@ -88,7 +86,7 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 		return nonce, err
 	}
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
-		// Named here already: it proved to be the one that was meant.
+		// It is named here already, and proved to be that cluster.
 		i := store.Introduction{ID: id, Info: info, Time: r.Now(), MayCreate: forgottenHere}
 		if _, err := store.Introduce(ctx, r.Client, i); err != nil {
 			return nonce, err
@@ -98,14 +96,14 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 }
 
 func denied() error {
-	return peering.Errorf(peering.ReasonTrustDenied, "an administrator of this cluster denied yours; that ends with a token, or with approval there")
+	return peering.Errorf(peering.ReasonTrustDenied, "an administrator of this cluster denied yours: join with a token, or have it approved there")
 }
 
 func forgottenHere() error {
 	return peering.Errorf(peering.ReasonTrustForgotten, "an administrator of this cluster forgot yours, or its policy that peered with yours ended; that is over with a new token of either side, when an administrator joins the two again, or when a policy here peers with yours")
 }
 
-// listed says whether a policy that peers by itself has the ID of a cluster on its list.
+// listed reports whether an automatic policy lists the ID of a cluster.
 func (r *Introductions) listed(ctx context.Context, id peering.ClusterID) (bool, error) {
 	var policies v1alpha1.PeeringPolicyList
 	if err := r.Cache.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil { // they are only read
@@ -116,8 +114,8 @@ func (r *Introductions) listed(ctx context.Context, id peering.ClusterID) (bool,
 	}), nil
 }
 
-// admit takes an introduction in, in place of what the same cluster said before. listed is
-// that a policy has its ID.
+// admit keeps an introduction, in place of an older one of the same cluster. listed means that a
+// policy lists its ID.
 func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.ForeignCluster, listed bool, i *introduction, id peering.ClusterID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +125,7 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 	i.at = r.Now()
 	waiting := r.waiting(all, i.at)
 	old := r.pending[id]
-	// Who somebody here wrote down, or listed, takes nobody's place.
+	// A cluster that an administrator here named, or a policy lists, takes no place.
 	i.counts = !listed && (fc == nil || store.Pending(fc))
 	if i.counts && !waiting[id] {
 		sameAddress := 0
@@ -157,8 +155,8 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 	return nil
 }
 
-// waiting returns the clusters that nobody decided about, after forgetting what
-// lapsed. The lock is held.
+// waiting removes what expired and returns the clusters without a decision. The caller holds the
+// lock.
 func (r *Introductions) waiting(all []v1alpha1.ForeignCluster, now time.Time) map[peering.ClusterID]bool {
 	out := map[peering.ClusterID]bool{}
 	for i := range all {
@@ -193,13 +191,13 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 	}
 	_, err = store.Introduce(ctx, r.Client, store.Introduction{
 		ID: id, Info: i.info, Code: introduce.Code(id, nonce, r.Self, i.nonce), Time: now,
-		// It may have been forgotten since that was read.
+		// It may have been forgotten since the ForeignCluster was read.
 		MayCreate: func() error { return r.remembered(ctx, id, i) },
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
-		i.revealed = false // it can be opened again: nothing of it was kept
+		i.revealed = false // it can be opened again: nothing was written
 		return err
 	}
 	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, identity.ClusterInfo{}
@@ -207,10 +205,8 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 }
 
 // remembered refuses an introduction of a cluster that was forgotten here since it began.
-//
-// What a person forgot stays so until one here decides: the other side says itself that
-// an administrator asked, and a policy would take it for trust. It shows up to be
-// decided about.
+// A cluster that an administrator forgot stays forgotten until an administrator here decides:
+// only the other side claims that an administrator asked, and a policy would trust it for that.
 func (r *Introductions) remembered(ctx context.Context, id peering.ClusterID, i *introduction) error {
 	at, forgot, err := r.Forgotten.Since(ctx, id)
 	person, err2 := r.Forgotten.ByPerson(ctx, id)
@@ -231,7 +227,7 @@ func (r *Introductions) open(id peering.ClusterID, nonce [32]byte, now time.Time
 	defer r.mu.Unlock()
 	i := r.pending[id]
 	if i == nil || i.revealed || now.Sub(i.at) >= RevealTimeout {
-		return nil, peering.Errorf(peering.ReasonIntroductionUnknown, "there is no introduction of your cluster to go on with: it lapsed, or this agent was restarted; introduce it again")
+		return nil, peering.Errorf(peering.ReasonIntroductionUnknown, "there is no introduction of your cluster: it expired, or this agent was restarted; introduce it again")
 	}
 	i.revealed = true
 	if introduce.Commitment(id, nonce) != i.commitment {

@@ -158,7 +158,7 @@ func TestNamedClusterIsTrustedWhenItIntroducesItself(t *testing.T) {
 	if fc := peertest.PeerCalled(t, r.Client, "m"); fc.Spec.TrustBundle != "" {
 		t.Error("another cluster that calls itself the same is trusted")
 	}
-	// Even if it never says its number.
+	// Even if it never reveals its number.
 	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Hash{}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestIntroductionsAreBoundedByAddressAndInAll(t *testing.T) {
 	if err := r.Client.Delete(t.Context(), store.Known(peertest.PeersOf(t, r.Client), listed.ID)); err != nil {
 		t.Fatal(err)
 	}
-	// Places come free with the objects, whoever removes them.
+	// Removing the objects frees the places, whoever removes them.
 	for i, fc := range peertest.PeersOf(t, r.Client) {
 		if i < 3 && fc.Name != "named" {
 			if err := r.Client.Delete(t.Context(), &fc); err != nil {
@@ -347,7 +347,7 @@ func TestIntroductionOfAClusterForgottenMeanwhileIsRefused(t *testing.T) {
 }
 
 // What discovery found takes no place of those that introduce themselves.
-func TestHintsTakeNoPlaceOfIntroductions(t *testing.T) {
+func TestHintsTakeNoPlacesOfIntroductions(t *testing.T) {
 	t.Parallel()
 	var all []v1alpha1.ForeignCluster
 	for n := range MaxIntroductions + 1 {

@@ -4,9 +4,8 @@ import (
 	"time"
 )
 
-// Limits of clusters that introduce themselves. Making a cluster ID costs nothing,
-// so what counts is places, by address (IPv6: one /64), and how long they are
-// taken.
+// Limits of clusters that introduce themselves. A new cluster ID costs nothing, so the limits are
+// on places, by address (IPv6: one /64), and on how long they are taken.
 const (
 	// MaxIntroductions is how many clusters can wait for an administrator, and
 	// MaxIntroductionsPerAddress how many of them from one address.
@@ -14,24 +13,24 @@ const (
 	MaxIntroductionsPerAddress = 8
 	// IntroductionLife is how long one waits.
 	IntroductionLife = time.Hour
-	// RevealTimeout is how long one may take to open its commitment.
+	// RevealTimeout is how long a cluster may take to open its commitment.
 	RevealTimeout = time.Minute
 	// IntroductionBurst is how often one cluster can introduce itself at once, and
 	// IntroductionPause how often in the long run.
 	IntroductionBurst = 5
 	IntroductionPause = 30 * time.Second
 
-	// introductionsPause is what is asked for when there is no place.
+	// introductionsPause is the pause that a cluster is asked for when there is no place.
 	introductionsPause = 5 * time.Minute
 )
 
-// Limits of proofs that a cluster holds a group's secret. A run that does not end with a
-// right confirmation counts as a failed guess, a run that is not over too. Those that this
-// cluster answers and those that it begins count apart, so that whoever fails here does not
-// by that keep it from proving to others; who is found at many addresses, and fails there
-// too, does. In the long run that is 60 guesses an hour of each, 120
-// in all, or a million a year, over all groups: it protects 16 random bytes, and no word of
-// a dictionary. Each cluster of a group counts for itself.
+// Limits of proofs that a cluster knows a group's secret. A run that does not end with a right
+// confirmation counts as a failed guess, and so does a run that has not ended. Runs that this
+// cluster answers and runs that it begins are counted separately, so that a cluster whose runs
+// fail here does not keep this one from proving to others, unless it is found at many addresses
+// and fails there too. In the long run that is 60 guesses an hour of each kind, 120 in all, or a
+// million a year, over all groups: that protects 16 random bytes, but not a word of a dictionary.
+// Each cluster of a group counts separately.
 const (
 	// ProofTimeout is how long a run may take.
 	ProofTimeout = 30 * time.Second
@@ -50,8 +49,8 @@ const (
 	// time after which one more may: each may be a write.
 	ProvenBurst = 16
 	ProvenPause = time.Minute
-	// GroupNewsBurst is how many failures of one group are reported at once, and
-	// GroupNewsPause the time after which one more is.
+	// GroupNewsBurst is how many failures of one group are reported at once, and GroupNewsPause
+	// the time after which one more is.
 	GroupNewsBurst = 4
 	GroupNewsPause = time.Minute
 )
@@ -62,11 +61,11 @@ const (
 	trustWorkers = 4
 	// joinTimeout bounds a join or an introduction: several endpoints in turn.
 	joinTimeout = 90 * time.Second
-	// updateTimeout bounds giving a peer this cluster's roots.
+	// updateTimeout bounds sending a peer this cluster's roots.
 	updateTimeout = 10 * time.Second
-	// maxKeysNamed is how many keys of a Secret are named that lacks the one that is meant.
+	// maxKeysNamed is how many keys of a Secret an error lists if the expected key is missing.
 	maxKeysNamed = 4
-	// maxHashes is how many hashes of trust bundles are remembered, so that those of
-	// peers that were forgotten do not gather.
+	// maxHashes is how many hashes of trust bundles are cached, so that those of forgotten peers
+	// do not pile up.
 	maxHashes = 4096
 )

@@ -13,6 +13,6 @@ import (
 var now = peertest.Now
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // without it, it prints a stack
 	os.Exit(m.Run())
 }

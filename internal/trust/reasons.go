@@ -16,9 +16,8 @@ import (
 const (
 	// ReasonDuplicate: the cluster is known here as another object.
 	ReasonDuplicate = "Duplicate"
-	// ReasonForgottenByPeer: the peer proved who it is, refused this cluster, and said that
-	// an administrator there forgot it, or that its policy ended: of the two it does not
-	// hear which.
+	// ReasonForgottenByPeer: the peer proved its identity, refused this cluster, and reported that
+	// an administrator there forgot it or that its policy ended. The peer does not say which.
 	ReasonForgottenByPeer = "ForgottenByPeer"
 	// ReasonDeniedByPeer: an administrator there denied this cluster.
 	ReasonDeniedByPeer = "DeniedByPeer"
@@ -28,9 +27,8 @@ const (
 	ReasonImpostor = "Impostor"
 )
 
-// TrustedOf returns the Trusted condition as it was last written; nil if none was.
-// One that a token made, and that nobody looked at yet, was trusted from its
-// beginning.
+// TrustedOf returns the Trusted condition as it was last written, or nil. A ForeignCluster that a
+// token created and that was not reconciled yet is trusted from its beginning.
 func TrustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && store.FoundBy(fc) == v1alpha1.FoundToken {
@@ -42,19 +40,19 @@ func TrustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 }
 
 // ForgottenByPeer is the message of ReasonForgottenByPeer.
-const ForgottenByPeer = "an administrator there forgot this cluster, or a policy there that peered with it by itself ended. A policy there may peer with it again, which takes nothing here; else, to be trusted again, redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; or forget the peer here too with `entente unpeer PEER --forget`"
+const ForgottenByPeer = "an administrator there forgot this cluster, or a policy there that peered with it automatically ended. A policy there may peer with it again, which takes nothing here; else, to be trusted again, redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; or forget the peer here too with `entente unpeer PEER --forget`"
 
-// HeardForgotten says whether the peer said that an administrator there forgot this
-// cluster, and no introduction succeeded since. Then this cluster introduces itself no
-// more because of the trust that was.
-func HeardForgotten(fc *v1alpha1.ForeignCluster) bool {
+// ReportedForgotten reports whether the peer sent that an administrator there forgot this
+// cluster, and no introduction succeeded since. Then the old trust is no reason to introduce this
+// cluster again.
+func ReportedForgotten(fc *v1alpha1.ForeignCluster) bool {
 	c := TrustedOf(fc)
 	return fc.Spec.TrustBundle != "" && c != nil && c.Status == metav1.ConditionFalse && c.Reason == ReasonForgottenByPeer &&
 		(fc.Status.Introduction == nil || fc.Status.Introduction.Time.Before(&c.LastTransitionTime))
 }
 
-// Impostor says whether what was found of a cluster that nobody decided about holds of
-// another one that is trusted: its name, or where it is.
+// Impostor returns the condition that an undecided cluster was found with the name or an endpoint
+// of another one that is trusted, or nil.
 func Impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, trusted []v1alpha1.ForeignCluster) *metav1.Condition {
 	if !store.Pending(fc) {
 		return nil

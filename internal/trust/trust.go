@@ -31,14 +31,14 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// bundleHashes remembers what HeldHash returned, which takes the check of a signature.
+// bundleHashes caches the results of KnownHash, which has to verify signatures.
 //
-//nolint:gochecknoglobals // a function is remembered, which has no state
+//nolint:gochecknoglobals // a cache of a function without state
 var bundleHashes = lru.New(maxHashes)
 
-// HeldHash returns the hash of a peer's trust bundle as this cluster has it; zero if there
-// is none.
-func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
+// KnownHash returns the hash of a peer's trust bundle as this cluster has it, or the zero hash
+// without a bundle.
+func KnownHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 	key := fc.Spec.ClusterID + fc.Spec.TrustBundle
 	if known, ok := bundleHashes.Get(key); ok {
 		return known.(peering.Hash)
@@ -51,23 +51,22 @@ func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 	return hash
 }
 
-// Strangers is other clusters, called as one that they need not trust.
+// Strangers calls other clusters, which need not trust this one.
 type Strangers interface {
 	// Join redeems a token at the cluster that made it.
 	Join(ctx context.Context, token jointoken.Token) (identity.ClusterInfo, error)
-	// Introduce introduces this cluster at an endpoint, or InBand, to the cluster with this
-	// ID and no other.
-	// requested says that an administrator asked for it, and not trust that is held
-	// already.
+	// Introduce introduces this cluster at an endpoint, or InBand, to the cluster with this ID and
+	// no other. requested means that an administrator asked for it; otherwise
+	// it is because this cluster trusts the other.
 	Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (info identity.ClusterInfo, code string, err error)
-	// UpdateBundle gives a peer this cluster's roots, over their session.
+	// UpdateBundle sends a peer this cluster's roots, over their session.
 	UpdateBundle(ctx context.Context, id peering.ClusterID) error
 }
 
-// InBand stands for an endpoint: the way through the tunnel.
+// InBand is used in place of an endpoint for the way through the tunnel.
 const InBand = "in-band"
 
-// Dialable says whether this cluster can dial another one to introduce itself: in-band, once
+// Dialable reports whether this cluster can dial another one to introduce itself: in-band, once
 // the tunnel is up.
 func Dialable(fc *v1alpha1.ForeignCluster) bool {
 	if fc.Spec.InBand != nil {
@@ -77,32 +76,31 @@ func Dialable(fc *v1alpha1.ForeignCluster) bool {
 }
 
 const (
-	// RetryMin to RetryMax is the pause after a try that failed, and how
-	// often a Secret is looked for that is not there.
+	// RetryMin to RetryMax is the pause after a try that failed, and between reads of a Secret
+	// that does not exist.
 	RetryMin = 2 * time.Second
 	// RetryMax is the longest of these pauses.
 	RetryMax = 30 * time.Second
 	// introduceAgain is how often this cluster introduces itself to one that it
 	// trusts and that does not trust it yet: what the other keeps lapses.
 	introduceAgain = 10 * time.Minute
-	// introductionSettles is for how long an introduction is kept that was recorded after
-	// the session came up: when both sides introduce themselves at the same time, one's
-	// word may come last. A session with a peer that trusts no more is down by then.
-	introductionSettles = 20 * time.Second
-	// deniedAgain is how often it tries where an administrator there said no.
+	// introductionKept is for how long an introduction is kept that was recorded after the session
+	// came up: when both sides introduce themselves at the same time, one's message may come after
+	// that. A session with a peer that no longer trusts this cluster is down by then.
+	introductionKept = 20 * time.Second
+	// deniedAgain is how often it tries again after an administrator there denied it.
 	deniedAgain = 5 * time.Minute
 	// updateAgain is how often a peer is sent the roots that it lacks.
 	updateAgain = 30 * time.Second
 )
 
-// Trusts makes trust of what ForeignClusters say: it redeems tokens, introduces
-// this cluster to those that are named, takes the roots of those that were
-// approved, and lets go of introductions that nobody decided about. What it cannot
-// do now shows in the Trusted condition.
+// Trusts reconciles the trust in ForeignClusters: it redeems tokens, introduces this cluster to
+// those that are named, takes the roots of those that were approved, and removes introductions
+// without a decision that expired. The Trusted condition shows what fails.
 type Trusts struct {
 	Client client.Client
-	// Direct reads ForeignClusters from the API server itself: a cache that lags
-	// would make another for a cluster that has one.
+	// Direct reads ForeignClusters from the API server itself: with a cache that lags, a second
+	// one would be created for a cluster.
 	Direct    client.Client
 	Namespace string
 	Self      peering.ClusterID
@@ -111,41 +109,41 @@ type Trusts struct {
 	Strangers Strangers
 	// Session returns the session with a peer.
 	Session func(peering.ClusterID) Session
-	// Wake has the named ForeignCluster reconciled.
+	// Wake requests that the named ForeignCluster be reconciled.
 	Wake source.Source
-	// Said is called when Attempt returns something else for a ForeignCluster.
-	Said func(name string)
-	// Joined is called when a token was redeemed and that is kept: the cluster that made
-	// it waits to be dialled.
+	// AttemptChanged is called when Attempt returns something else for a ForeignCluster.
+	AttemptChanged func(name string)
+	// Joined is called when a token was redeemed and the new peer was written: that cluster waits
+	// to be dialled.
 	Joined func(id peering.ClusterID, info identity.ClusterInfo)
-	// MayDial says whether an endpoint may be dialled now that no person vouches for. Nil:
-	// none may.
+	// MayDial reports whether an endpoint for which no administrator vouches may be dialled now.
+	// If nil, no such endpoint may be dialled.
 	MayDial func(endpoint string) bool
 	Now     func() time.Time
 
 	mu sync.Mutex
-	// attempts is by name.
+	// attempts has them by name.
 	attempts map[string]*attempt
 }
 
-// attempt is what is remembered of trying to make trust. Only the reconciliation of its
-// object uses it, and there is one at a time, but for the outcome.
+// attempt is the state of trying to make trust. Except for the outcome, only the reconciliation
+// of its object uses it, of which one runs at a time.
 type attempt struct {
 	uid        types.UID
 	generation int64
 	// outcome is the last one. The lock guards it.
 	outcome Attempt
-	// again is when to try again, pause how long it was waited before.
+	// again is when to try again, pause how long the last pause was.
 	again time.Time
 	pause time.Duration
-	// token is the SHA-256 of a token that is not to be tried again, read of what the
-	// Secret held when it was read last.
+	// token is the SHA-256 of a token that is not to be tried again, read that of the Secret's
+	// content when it was last read.
 	token, read [sha256.Size]byte
-	// updated is when the peer was given this cluster's roots.
+	// updated is when the peer was sent this cluster's roots.
 	updated time.Time
 }
 
-// Attempt is why there is no trust yet, as a condition says it.
+// Attempt is why there is no trust yet, as the reason and message of a condition.
 type Attempt struct{ Reason, Message string }
 
 // SetupWithManager registers the reconciler.
@@ -159,8 +157,8 @@ func (r *Trusts) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// waitingFor returns the ForeignClusters whose token is in a Secret. Of Secrets
-// only names are watched, and only in this namespace.
+// waitingFor returns the ForeignClusters whose token is in a Secret. Only the metadata of Secrets
+// is watched, and only in this namespace.
 func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconcile.Request {
 	var list v1alpha1.ForeignClusterList
 	if secret.GetNamespace() != r.Namespace || r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil { // it is requeued in time
@@ -175,7 +173,7 @@ func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconci
 	return out
 }
 
-// Attempt returns why there is no trust in a cluster yet; empty if nothing was tried.
+// Attempt returns why there is no trust in a cluster yet. It is empty if nothing was tried.
 func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,16 +235,16 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: when}, err
 }
 
-// step is what is to be done next about the trust in a cluster.
+// step is the next step towards trust in a cluster.
 type step int
 
 const (
 	stepNothing step = iota
 	// stepLapse: an introduction is too old.
 	stepLapse
-	// stepDropIntroduction: trust is mutual, so what was said before is of no more use.
+	// stepDropIntroduction: trust is mutual, so the introduction is no longer used.
 	stepDropIntroduction
-	// stepTrust: what was introduced is approved.
+	// stepTrust: the introduction was approved.
 	stepTrust
 	// stepJoin: redeem the token.
 	stepJoin
@@ -256,8 +254,8 @@ const (
 	stepUpdate
 )
 
-// nextStep says what to do about a ForeignCluster, and when to requeue it
-// where nothing else happens; 0 is never.
+// nextStep returns the next step for a ForeignCluster, and after how long to requeue it if
+// nothing changes before; 0 means never.
 func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time.Time) (step, time.Duration) {
 	intro := fc.Status.Introduction
 	approved := fc.Spec.Decision == v1alpha1.DecisionApproved
@@ -268,12 +266,12 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		return stepNothing, 0
-	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && (s.Up.Since.After(since) || now.Sub(since) >= introductionSettles):
+	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && (s.Up.Since.After(since) || now.Sub(since) >= introductionKept):
 		return stepDropIntroduction, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
 		return stepUpdate, 0
 	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && Dialable(fc):
-		if HeardForgotten(fc) {
+		if ReportedForgotten(fc) {
 			return stepNothing, 0
 		}
 		if intro != nil && now.Sub(since) < introduceAgain {
@@ -283,7 +281,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	case fc.Spec.TrustBundle != "" && s.Up == nil && store.Revoked(fc) && fc.Spec.JoinToken != nil:
 		return stepJoin, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil:
-		return stepNothing, introductionSettles - now.Sub(since)
+		return stepNothing, introductionKept - now.Sub(since)
 	case fc.Spec.TrustBundle != "":
 		return stepNothing, 0
 	case approved && intro != nil:
@@ -293,7 +291,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	case approved && Dialable(fc):
 		return stepIntroduce, 0
 	case fc.Hint():
-		return stepNothing, 0 // it goes when it is not found any more
+		return stepNothing, 0 // it is removed when it is no longer found
 	case store.Pending(fc) || (intro != nil && !approved):
 		if left := IntroductionLife - now.Sub(since); left > 0 {
 			return stepNothing, left
@@ -303,8 +301,8 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	return stepNothing, 0
 }
 
-// attempt returns what is remembered of a ForeignCluster and how long to wait
-// before the next try. A change of its spec is tried at once.
+// attempt returns the attempt of a ForeignCluster and how long to wait before the next try. A
+// changed spec is tried at once.
 func (r *Trusts) attempt(fc *v1alpha1.ForeignCluster) (*attempt, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -332,14 +330,14 @@ func (r *Trusts) report(fc *v1alpha1.ForeignCluster, outcome Attempt) {
 	}
 	r.mu.Unlock()
 	if changed {
-		r.Said(fc.Name)
+		r.AttemptChanged(fc.Name)
 	}
 }
 
 // notYetError is a try that ended before another cluster was called.
 type notYetError struct {
 	Attempt
-	// final says that the same again would end the same.
+	// final means that another try without a change would fail in the same way.
 	final bool
 }
 
@@ -349,7 +347,7 @@ func notYet(reason, format string, args ...any) error {
 	return &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}}
 }
 
-// try calls another cluster, unless it has to wait, and says how that went.
+// try calls another cluster, unless it has to wait, and records the outcome.
 func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt, wait time.Duration, do func(context.Context) error) (reconcile.Result, error) {
 	if wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -375,8 +373,8 @@ func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attemp
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
-// outcome is what a failed try says to people, and how long to wait before the
-// next; 0 is a little longer than the last time.
+// outcome returns what administrators see of a failed try, and how long to wait before the next;
+// 0 means a little longer than the last time.
 func outcome(err error) (Attempt, time.Duration) {
 	if e, ok := errors.AsType[*notYetError](err); ok {
 		if e.final {
@@ -418,7 +416,7 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	}
 	before := fc.DeepCopy()
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(token.Issuer), info.PEM()
-	Protect(fc) // in the same write, so that no other is in its way
+	Protect(fc) // in the same write, so that no other write can conflict
 	if len(info.Endpoints) > 0 {
 		fc.Spec.Endpoints = info.Endpoints
 	} else if len(fc.Spec.Endpoints) == 0 {
@@ -430,13 +428,13 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	info.Endpoints = fc.Spec.Endpoints
 	r.Joined(token.Issuer, info)
 	if fresh(before) && r.Session(token.Issuer).At.IsZero() {
-		return nil // that it has roots says that it joined
+		return nil // a ForeignCluster with roots has joined
 	}
 	return store.RecordJoined(ctx, r.Direct, fc)
 }
 
-// redeem redeems a token at the cluster that made it. A *notYetError that is final says that
-// another token is needed.
+// redeem redeems a token at the cluster that made it. A final *notYetError means that another
+// token is needed.
 func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text []byte) (token jointoken.Token, info identity.ClusterInfo, err error) {
 	final := func(reason, format string, args ...any) (jointoken.Token, identity.ClusterInfo, error) {
 		return token, info, &notYetError{Attempt: Attempt{reason, fmt.Sprintf(format, args...)}, final: true}
@@ -466,14 +464,14 @@ func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text [
 	return token, info, err
 }
 
-// fresh says whether nothing was said of a ForeignCluster's trust that a join ends.
+// fresh reports whether a ForeignCluster has no decision or state that a join would end.
 func fresh(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Status.Introduction == nil && !store.Revoked(fc) &&
 		(fc.Status.Found == "" || fc.Status.Found == v1alpha1.FoundToken || fc.Status.Found == v1alpha1.FoundManual)
 }
 
-// renewed says whether the Secret holds something else than when it was read last,
-// which is tried without a pause.
+// renewed reports whether the Secret changed since it was last read. A changed token is tried
+// without a pause.
 func (r *Trusts) renewed(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) bool {
 	text, err := r.tokenText(ctx, fc)
 	if _, missing := errors.AsType[*notYetError](err); err != nil && !missing || a.read == sha256.Sum256(text) {
@@ -494,11 +492,11 @@ func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]
 	return text, err
 }
 
-// introduce introduces this cluster to one that an administrator named, and takes
-// the roots that prove to be that one's.
+// introduce introduces this cluster to one that an administrator named, and takes the roots that
+// prove its ID.
 func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	id := peering.ClusterID(fc.Spec.ClusterID)
-	mayDial := func(endpoint string) bool { // where a policy's peer is it says itself
+	mayDial := func(endpoint string) bool { // a policy's peer announced its endpoint itself
 		return store.PeerOfPolicy(fc) == "" || r.MayDial != nil && r.MayDial(endpoint)
 	}
 	i := store.Introduction{ID: id, MayCreate: forgottenHere}
@@ -539,7 +537,7 @@ func (r *Trusts) trust(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	return err
 }
 
-// dropIntroduction drops what an introduction said, now that trust was seen to be mutual.
+// dropIntroduction removes the introduction, now that trust is mutual.
 func (r *Trusts) dropIntroduction(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	before := fc.DeepCopy()
 	fc.Status.Introduction = nil
@@ -550,8 +548,8 @@ func (r *Trusts) dropIntroduction(ctx context.Context, fc *v1alpha1.ForeignClust
 	return err
 }
 
-// lapse removes an introduction that nobody decided about in time, and the
-// ForeignCluster that is there for nothing else.
+// lapse removes an introduction without a decision that expired, and the ForeignCluster if it
+// only existed for that.
 func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	if store.Pending(fc) {
 		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
@@ -565,8 +563,9 @@ func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	return store.PatchStatusLocked(ctx, r.Client, before, fc)
 }
 
-// duplicate deals with a second ForeignCluster of the same cluster. One that is there only
-// for an introduction, or as it was found, hands that over to the one that somebody wrote.
+// duplicate handles a second ForeignCluster of the same cluster. If it only exists for an
+// introduction, or because discovery found it, its status moves to the one that an administrator
+// wrote.
 func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
 	if !store.Pending(fc) {
 		r.report(fc, Attempt{Reason: ReasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
@@ -589,7 +588,7 @@ func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignClu
 	return reconcile.Result{}, nil
 }
 
-// update sends the peer this cluster's roots, where it has others.
+// update sends the peer this cluster's roots if the peer has others.
 func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) (reconcile.Result, error) {
 	now := r.Now()
 	if wait := updateAgain - now.Sub(a.updated); wait > 0 {
@@ -604,8 +603,8 @@ func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *att
 	return reconcile.Result{RequeueAfter: updateAgain}, nil
 }
 
-// ReadSecret returns what a Secret has under a key, or what is missing, which is what
-// somebody called it. Secrets are not cached.
+// ReadSecret returns the value of a Secret's key, or a message that says what is missing. what
+// describes the value in that message. Secrets are not cached.
 func ReadSecret(ctx context.Context, c client.Reader, namespace string, ref v1alpha1.SecretKey, what string) (text []byte, missing string, err error) {
 	var secret corev1.Secret
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
@@ -622,7 +621,7 @@ func ReadSecret(ctx context.Context, c client.Reader, namespace string, ref v1al
 	return nil, missing, nil
 }
 
-// keysOf says under which keys a Secret has something.
+// keysOf describes the keys of a Secret.
 func keysOf(s *corev1.Secret) string {
 	var quoted []string
 	for _, key := range slices.Sorted(maps.Keys(s.Data)) {
@@ -641,14 +640,14 @@ func keysOf(s *corev1.Secret) string {
 	return "its keys are " + strings.Join(quoted, ", ")
 }
 
-// DialInTurn calls endpoints until one is the cluster that is meant. It returns why the
-// others were not, and what the last call returned. mayDial says which may be dialled.
+// DialInTurn calls endpoints in order until a call succeeds. It returns why the ones before
+// failed, and the error of the last call. It only calls endpoints that mayDial allows.
 func DialInTurn(endpoints []string, mayDial func(string) bool, call func(string) error) (failures []error, err error) {
 	for _, endpoint := range endpoints {
 		if mayDial(endpoint) {
 			err = call(endpoint)
 		} else {
-			err = peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+			err = peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address of this cluster's own, or these are not known yet", endpoint)
 		}
 		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
 			return nil, err

@@ -25,13 +25,13 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// trustsTest is a Trusts that runs when the test says so.
+// trustsTest is a Trusts that reconciles when the test calls it.
 type trustsTest struct {
 	*Trusts
 	strangers *peertest.Strangers
 	clock     *peertest.Clock
 	session   Session
-	said      int
+	changes   int
 	joined    []string // the endpoints of those that are to be dialled
 }
 
@@ -41,9 +41,9 @@ func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 	c := peertest.Client(t, objects...)
 	tt.Trusts = &Trusts{
 		Client: c, Direct: c, Namespace: "entente-system", Self: peertest.OwnID, Strangers: tt.strangers, Now: tt.clock.Now,
-		OwnHash: func() peering.Hash { return peering.Hash{1} },
-		Session: func(peering.ClusterID) Session { return tt.session },
-		Said:    func(string) { tt.said++ },
+		OwnHash:        func() peering.Hash { return peering.Hash{1} },
+		Session:        func(peering.ClusterID) Session { return tt.session },
+		AttemptChanged: func(string) { tt.changes++ },
 		Joined: func(id peering.ClusterID, info identity.ClusterInfo) {
 			var kept v1alpha1.ForeignClusterList
 			if err := c.List(t.Context(), &kept); err != nil || store.Known(kept.Items, id) == nil || store.Known(kept.Items, id).Spec.TrustBundle != info.PEM() {
@@ -55,8 +55,8 @@ func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 	return tt
 }
 
-// look reconciles one object, and says when it wants to be called again.
-func (tt *trustsTest) look(t testing.TB, name string) time.Duration {
+// reconcile reconciles one object, and returns after how long it is requeued.
+func (tt *trustsTest) reconcile(t testing.TB, name string) time.Duration {
 	t.Helper()
 	result, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
 	if err != nil {
@@ -101,23 +101,23 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	}
 	var waits []time.Duration
 	for range 7 {
-		wait := tt.look(t, "milan")
+		wait := tt.reconcile(t, "milan")
 		waits = append(waits, wait)
-		if again := tt.look(t, "milan"); again != wait {
-			t.Errorf("looked at in between it waits %s, want %s", again, wait)
+		if again := tt.reconcile(t, "milan"); again != wait {
+			t.Errorf("reconciled in between it waits %s, want %s", again, wait)
 		}
 		tt.clock.Pass(wait)
 	}
 	if diff := cmp.Diff([]time.Duration{2e9, 4e9, 8e9, 16e9, 30e9, 30e9, 30e9}, waits); diff != "" {
 		t.Errorf("pauses (-want +got):\n%s", diff)
 	}
-	if got := tt.Attempt(peertest.PeerCalled(t, tt.Client, "milan")); got.Reason != "TokenMissing" || !strings.Contains(got.Message, "entente-system/milan-token") || tt.said != 1 {
-		t.Errorf("it says %+v, %d times", got, tt.said)
+	if got := tt.Attempt(peertest.PeerCalled(t, tt.Client, "milan")); got.Reason != "TokenMissing" || !strings.Contains(got.Message, "entente-system/milan-token") || tt.changes != 1 {
+		t.Errorf("its condition is %+v, after %d changes", got, tt.changes)
 	}
 	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	fc := peertest.PeerCalled(t, tt.Client, "milan")
 	if fc.Spec.ClusterID != string(milan.ID) || fc.Spec.TrustBundle != milan.Info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
 		store.FoundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
@@ -127,19 +127,19 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 		t.Errorf("it is dialled at once at %q, want %q", tt.joined, fc.Spec.Endpoints)
 	}
 	if fc.Labels[v1alpha1.LabelPeer] != string(milan.ID) || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
-		t.Errorf("it needs another write to be held: %+v", fc.ObjectMeta)
+		t.Errorf("it needs another write for its finalizer: %+v", fc.ObjectMeta)
 	}
 	if got := tt.Attempt(fc); got.Reason != "" {
-		t.Errorf("it says %+v", got)
+		t.Errorf("its condition is %+v", got)
 	}
-	// The token is of no more use, and its Secret of none either.
+	// Neither the token nor its Secret is used again.
 	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
 	tt.clock.Pass(time.Hour)
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if tt.strangers.Joins != 1 || tt.Attempt(fc).Reason != "" {
-		t.Errorf("it was redeemed %d times, says %+v", tt.strangers.Joins, tt.Attempt(fc))
+		t.Errorf("it was redeemed %d times, and its condition is %+v", tt.strangers.Joins, tt.Attempt(fc))
 	}
 }
 
@@ -154,18 +154,18 @@ func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenExpired, "the token expired at noon")
 	}
 	for range 5 {
-		tt.clock.Pass(tt.look(t, "milan")) // the pause grows
+		tt.clock.Pass(tt.reconcile(t, "milan")) // the pause grows
 	}
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenExpired" || tt.strangers.Joins != 1 {
-		t.Errorf("with a Secret it says %+v, tried %d times", got, tt.strangers.Joins)
+		t.Errorf("with a Secret its condition is %+v, tried %d times", got, tt.strangers.Joins)
 	}
 	for range 3 {
-		tt.look(t, "milan") // a Secret that was only touched
+		tt.reconcile(t, "milan") // a Secret that was only touched
 	}
 	if tt.strangers.Joins != 1 {
 		t.Errorf("the same token was tried %d times", tt.strangers.Joins)
@@ -173,9 +173,9 @@ func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenMissing" {
-		t.Errorf("without the Secret it says %+v", got)
+		t.Errorf("without the Secret its condition is %+v", got)
 	}
 	woken := func(namespace, name string) []ctrl.Request {
 		return tt.waitingFor(t.Context(), &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
@@ -206,12 +206,12 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 		says   string
 		joins  int
 	}{
-		"expired":              {good, refuse(peering.ReasonTokenExpired), "TokenExpired", "put a new one in the Secret", 1},
-		"used by another":      {good, refuse(peering.ReasonTokenInvalid), "TokenInvalid", "put a new one in the Secret", 1},
-		"not a token":          {[]byte("hello"), nil, "TokenMalformed", "cannot be read", 0},
-		"cut off":              {good[:40], nil, "TokenMalformed", "cut off", 0},
-		"this cluster's own":   {own, nil, "PeerIsSelf", "other one", 0},
-		"of another than said": {others, nil, "TokenOfAnotherCluster", string(other.ID), 0},
+		"expired":                                {good, refuse(peering.ReasonTokenExpired), "TokenExpired", "put a new one in the Secret", 1},
+		"used by another":                        {good, refuse(peering.ReasonTokenInvalid), "TokenInvalid", "put a new one in the Secret", 1},
+		"not a token":                            {[]byte("hello"), nil, "TokenMalformed", "cannot be read", 0},
+		"cut off":                                {good[:40], nil, "TokenMalformed", "cut off", 0},
+		"this cluster's own":                     {own, nil, "PeerIsSelf", "other one", 0},
+		"of another cluster than spec.clusterID": {others, nil, "TokenOfAnotherCluster", string(other.ID), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,11 +222,11 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 			var wait time.Duration
 			for range 10 {
 				tt.clock.Pass(wait)
-				wait = tt.look(t, "milan")
+				wait = tt.reconcile(t, "milan")
 			}
 			got := tt.Attempt(fc)
 			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || !strings.Contains(got.Message, "Secret entente-system/milan-token") {
-				t.Errorf("it says %+v, want %s and %q", got, tc.reason, tc.says)
+				t.Errorf("its condition is %+v, want %s and %q", got, tc.reason, tc.says)
 			}
 			if strings.Contains(got.Message, string(tc.text)) {
 				t.Errorf("the token is in %q", got.Message)
@@ -239,7 +239,7 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
-			tt.look(t, "milan") // at once: whoever mended it waits for nothing
+			tt.reconcile(t, "milan") // at once: an administrator who mended it does not wait
 			if got := peertest.PeerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.Joins != tc.joins+1 {
 				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.Joins-tc.joins, got)
 			}
@@ -257,13 +257,13 @@ func TestErrorsThatAreNotTheTokensAreRetried(t *testing.T) {
 		errors.New("the clock stopped"), peering.Errorf(peering.ReasonStopping, "soon"),
 	} {
 		tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
-		tt.clock.Pass(tt.look(t, "milan"))
+		tt.clock.Pass(tt.reconcile(t, "milan"))
 		if got := tt.Attempt(joiner("milan")); got.Reason == "" || got.Message != err.Error() {
-			t.Errorf("it says %+v of %v", got, err)
+			t.Errorf("its condition is %+v for %v", got, err)
 		}
 	}
 	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if fc := peertest.PeerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.Joins != 5 {
 		t.Errorf("after %d tries: %+v", tt.strangers.Joins, fc.Spec)
 	}
@@ -276,18 +276,18 @@ func TestTokenOfATrustedClusterIsNotRedeemed(t *testing.T) {
 	known := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
 	known.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), TrustBundle: milan.Info.PEM()}
 	tt := newTrustsTest(t, joiner("milan"), known, tokenSecret(text))
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if got := tt.Attempt(joiner("milan")); got.Reason != ReasonDuplicate || !strings.Contains(got.Message, "as m") || tt.strangers.Joins != 0 {
-		t.Errorf("it says %+v after %d tries", got, tt.strangers.Joins)
+		t.Errorf("its condition is %+v after %d tries", got, tt.strangers.Joins)
 	}
 	second := joiner("second")
 	second.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), Decision: v1alpha1.DecisionApproved, Endpoints: []string{"192.0.2.1:1"}}
 	if err := tt.Client.Create(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	tt.look(t, "second")
+	tt.reconcile(t, "second")
 	if got := tt.Attempt(second); got.Reason != ReasonDuplicate || tt.strangers.Intros != 0 {
-		t.Errorf("a second one says %+v after %d tries", got, tt.strangers.Intros)
+		t.Errorf("the condition of a second one is %+v after %d tries", got, tt.strangers.Intros)
 	}
 }
 
@@ -304,23 +304,23 @@ func TestNamedClusterIsIntroducedToAndTrusted(t *testing.T) {
 		}
 		return milan.Info, "042917", nil
 	}
-	tt.look(t, "m")
+	tt.reconcile(t, "m")
 	fc := peertest.PeerCalled(t, tt.Client, "m")
 	if fc.Spec.TrustBundle != milan.Info.PEM() || len(fc.Spec.Endpoints) != 2 || fc.Status.Introduction.Code != "042917" {
 		t.Errorf("it leaves %+v %+v", fc.Spec, fc.Status)
 	}
 	// The other side has not decided: it is asked again when what it keeps lapses.
 	tt.session = Session{Untrusted: true}
-	if wait := tt.look(t, "m"); wait <= 0 || wait > introduceAgain || tt.strangers.Intros != 2 {
+	if wait := tt.reconcile(t, "m"); wait <= 0 || wait > introduceAgain || tt.strangers.Intros != 2 {
 		t.Errorf("it waits %s after %d tries", wait, tt.strangers.Intros)
 	}
 	tt.clock.Pass(introduceAgain)
-	tt.look(t, "m")
+	tt.reconcile(t, "m")
 	if tt.strangers.Intros != 4 {
 		t.Errorf("%d tries", tt.strangers.Intros)
 	}
 	tt.session = Session{Up: &SessionInfo{Since: tt.clock.Now().Add(time.Second)}}
-	tt.look(t, "m")
+	tt.reconcile(t, "m")
 	if fc := peertest.PeerCalled(t, tt.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle == "" {
 		t.Errorf("once trust was seen to be mutual: %+v %+v", fc.Spec, fc.Status)
 	}
@@ -337,14 +337,14 @@ func TestIntroductionToAClusterForgottenMeanwhileLeavesNothing(t *testing.T) {
 		}
 		return milan.Info, "042917", nil
 	}
-	tt.look(t, "m")
+	tt.reconcile(t, "m")
 	if left := peertest.PeersOf(t, tt.Client); len(left) != 0 {
 		t.Errorf("it left %+v", left)
 	}
 }
 
-// A peer that a policy trusts says itself where it is, so it is not introduced to where a
-// cluster could be led.
+// A peer that a policy trusts announces its own endpoints, so they are only dialled where that is
+// allowed.
 func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
@@ -364,7 +364,7 @@ func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
 			dialled = append(dialled, endpoint)
 			return identity.ClusterInfo{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
 		}
-		tt.look(t, "m")
+		tt.reconcile(t, "m")
 		if got := strings.Join(dialled, " "); got != name {
 			t.Errorf("it was called at %q, want %q", got, name)
 		}
@@ -380,12 +380,12 @@ func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 		says   []string
 		wait   time.Duration
 	}{
-		"nobody answers":   {peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, RetryMin},
-		"another answers":  {peering.Errorf(peering.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, RetryMin},
-		"it was denied":    {peering.Errorf(peering.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
-		"it was forgotten": {peering.Errorf(peering.ReasonTrustForgotten, "no"), ReasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, RetryMin},
-		"too many wait":    {&peering.Error{Reason: peering.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
-		"it is overloaded": {&peering.Error{Reason: peering.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, RetryMax},
+		"no cluster responds": {peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, RetryMin},
+		"another answers":     {peering.Errorf(peering.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, RetryMin},
+		"it was denied":       {peering.Errorf(peering.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
+		"it was forgotten":    {peering.Errorf(peering.ReasonTrustForgotten, "no"), ReasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, RetryMin},
+		"too many wait":       {&peering.Error{Reason: peering.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
+		"it is overloaded":    {&peering.Error{Reason: peering.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, RetryMax},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -394,13 +394,13 @@ func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 			tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 				return identity.ClusterInfo{}, "", tc.err
 			}
-			if wait := tt.look(t, "m"); wait != tc.wait {
+			if wait := tt.reconcile(t, "m"); wait != tc.wait {
 				t.Errorf("it waits %s, want %s", wait, tc.wait)
 			}
 			got := tt.Attempt(fc)
 			for _, want := range tc.says {
 				if got.Reason != tc.reason || !strings.Contains(got.Message, want) {
-					t.Errorf("it says %+v, want %s and %q", got, tc.reason, want)
+					t.Errorf("its condition is %+v, want %s and %q", got, tc.reason, want)
 				}
 			}
 			if peertest.PeerCalled(t, tt.Client, "m").Spec.TrustBundle != "" {
@@ -410,7 +410,7 @@ func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 	}
 }
 
-func TestDecisionDuringACallHolds(t *testing.T) {
+func TestADecisionDuringACallIsKept(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	tt := newTrustsTest(t, peertest.ApprovedAs("m", milan, "192.0.2.1:1"))
@@ -419,9 +419,9 @@ func TestDecisionDuringACallHolds(t *testing.T) {
 		fc.Spec.Decision = v1alpha1.DecisionDenied
 		return milan.Info, "1", tt.Client.Update(t.Context(), fc)
 	}
-	tt.look(t, "m")
+	tt.reconcile(t, "m")
 	if fc := peertest.PeerCalled(t, tt.Client, "m"); fc.Spec.TrustBundle != "" {
-		t.Error("who was denied while it answered is trusted")
+		t.Error("a cluster that was denied during the call is trusted")
 	}
 }
 
@@ -443,19 +443,19 @@ func TestApprovedIntroductionIsTrustedIfItProvesTheID(t *testing.T) {
 			fc := peertest.ApprovedAs("m", milan)
 			fc.Status.Introduction = &v1alpha1.Introduction{Time: metav1.NewTime(now), Code: "042917", Bundle: tc.bundle}
 			tt := newTrustsTest(t, fc)
-			tt.look(t, "m")
+			tt.reconcile(t, "m")
 			got := peertest.PeerCalled(t, tt.Client, "m")
 			if (got.Spec.TrustBundle != "") != tc.want || got.Status.Introduction == nil {
 				t.Errorf("it leaves %+v", got.Spec)
 			}
-			if said := tt.Attempt(fc); (said.Reason == "") != tc.want {
-				t.Errorf("it says %+v", said)
+			if attempt := tt.Attempt(fc); (attempt.Reason == "") != tc.want {
+				t.Errorf("its condition is %+v", attempt)
 			}
 		})
 	}
 }
 
-func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
+func TestAnIntroductionExpiresWithoutADecision(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	old := &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-IntroductionLife)), Code: "042917", Bundle: milan.Info.PEM()}
@@ -475,8 +475,8 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 		gone       bool
 		introduced bool
 	}{
-		"nobody decided": {fc: introduced(nil), gone: true},
-		"nobody decided, and the agent died before it wrote it down": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
+		"no decision": {fc: introduced(nil), gone: true},
+		"no decision, and the agent died before it wrote the condition": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
 			fc.Status = v1alpha1.ForeignClusterStatus{}
 		}), gone: true},
 		"it is not so old": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
@@ -485,14 +485,14 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 		"it was denied":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }), introduced: true},
 		"it was approved": {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), introduced: true},
 		"it is trusted":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = milan.Info.PEM() }), introduced: true},
-		"somebody wrote the object, so that stays": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
+		"an administrator wrote the object, so that stays": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
 			fc.Labels, fc.Status.Found = nil, v1alpha1.FoundManual
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tt := newTrustsTest(t, tc.fc)
-			tt.look(t, "m")
+			tt.reconcile(t, "m")
 			left := peertest.PeersOf(t, tt.Client)
 			if (len(left) == 0) != tc.gone {
 				t.Fatalf("%d are left", len(left))
@@ -504,7 +504,7 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 	}
 }
 
-func TestIntroductionMovesToTheObjectThatSomebodyWrote(t *testing.T) {
+func TestAnIntroductionMovesToTheObjectThatAnAdministratorWrote(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	tt := newTrustsTest(t)
@@ -515,8 +515,8 @@ func TestIntroductionMovesToTheObjectThatSomebodyWrote(t *testing.T) {
 	if err := tt.Client.Create(t.Context(), peertest.ApprovedAs("office", milan)); err != nil {
 		t.Fatal(err)
 	}
-	tt.look(t, "milan")
-	tt.look(t, "office")
+	tt.reconcile(t, "milan")
+	tt.reconcile(t, "office")
 	left := peertest.PeersOf(t, tt.Client)
 	if len(left) != 1 || left[0].Name != "office" || left[0].Spec.TrustBundle != milan.Info.PEM() {
 		t.Errorf("there are %+v", left)
@@ -543,7 +543,7 @@ func TestPeerIsSentTheRootsThatItLacks(t *testing.T) {
 		{peering.Hash{2}.String(), Session{Up: &SessionInfo{}}, updateAgain / 2, 2},
 		{peering.Hash{1}.String(), Session{Up: &SessionInfo{}}, time.Hour, 2},
 	} {
-		tt.strangers.Updating = errors.New("the peer says no")
+		tt.strangers.Updating = errors.New("the peer refuses")
 		got := peertest.PeerCalled(t, tt.Client, "m")
 		got.Status.BundleHash = tc.hash
 		if err := tt.Client.Status().Update(t.Context(), got); err != nil {
@@ -551,9 +551,9 @@ func TestPeerIsSentTheRootsThatItLacks(t *testing.T) {
 		}
 		tt.session = tc.session
 		tt.clock.Pass(tc.pass)
-		tt.look(t, "m")
+		tt.reconcile(t, "m")
 		if tt.strangers.Updates != tc.updates {
-			t.Errorf("with %q held it was told %d times, want %d", tc.hash, tt.strangers.Updates, tc.updates)
+			t.Errorf("with hash %q it was sent the roots %d times, want %d", tc.hash, tt.strangers.Updates, tc.updates)
 		}
 	}
 }
@@ -566,7 +566,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.ID), milan.Info.PEM()
 	tt := newTrustsTest(t, fc, tokenSecret(text))
 	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if tt.strangers.Joins != 0 {
 		t.Fatal("a token was redeemed for a peer that is trusted")
 	}
@@ -577,7 +577,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenInvalid, "used")
 	}
 	for range 3 {
-		tt.clock.Pass(tt.look(t, "milan"))
+		tt.clock.Pass(tt.reconcile(t, "milan"))
 	}
 	if !store.Revoked(peertest.PeerCalled(t, tt.Client, "milan")) || tt.strangers.Joins != 1 {
 		t.Errorf("with the old token, tried %d times: %+v", tt.strangers.Joins, peertest.PeerCalled(t, tt.Client, "milan").Status)
@@ -587,7 +587,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
-	tt.look(t, "milan")
+	tt.reconcile(t, "milan")
 	if got := peertest.PeerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
 		t.Errorf("with a new token: %+v", got.Status)
 	}
@@ -637,7 +637,7 @@ func TestNextStepFollowsTheObjectAndTheSession(t *testing.T) {
 			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Second)
 		}, session: Session{Up: &SessionInfo{Since: now.Add(-2 * time.Second)}}, want: stepNothing, again: true},
 		"mutual since before the introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
-			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(introductionSettles)
+			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(introductionKept)
 		}, session: Session{Up: &SessionInfo{Since: now.Add(-time.Hour)}}, want: stepDropIntroduction},
 		"mutual, with other roots there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", "00" }, session: up, want: stepUpdate},
 		"mutual": {edit: func(fc *v1alpha1.ForeignCluster) {
@@ -664,24 +664,24 @@ func TestOutcomesHaveAReasonAndAMessage(t *testing.T) {
 	for _, err := range []error{
 		errors.New("x"), fmt.Errorf("deep: %w", peering.Errorf(peering.ReasonPeerUnreachable, "x")), peering.Errorf(peering.ReasonRateLimited, "x"), notYet("X", "x"),
 	} {
-		if said, _ := outcome(err); said.Reason == "" || said.Message == "" {
-			t.Errorf("%v is said as %+v", err, said)
+		if attempt, _ := outcome(err); attempt.Reason == "" || attempt.Message == "" {
+			t.Errorf("the outcome of %v is %+v", err, attempt)
 		}
 	}
 }
 
-func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
+func TestAFreshPeerHasNoDecisionOrState(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		status v1alpha1.ForeignClusterStatus
 		want   bool
 	}{
-		"nothing was said":    {want: true},
-		"it was written down": {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
-		"it joined before":    {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken}, true},
-		"it was introduced":   {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction}, false},
-		"it waits":            {v1alpha1.ForeignClusterStatus{Introduction: &v1alpha1.Introduction{}}, false},
-		"it revoked trust":    {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
+		"no decision or state": {want: true},
+		"it was written down":  {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
+		"it joined before":     {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken}, true},
+		"it was introduced":    {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction}, false},
+		"it waits":             {v1alpha1.ForeignClusterStatus{Introduction: &v1alpha1.Introduction{}}, false},
+		"it revoked trust":     {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
 	} {
 		if got := fresh(&v1alpha1.ForeignCluster{Status: tc.status}); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -689,14 +689,14 @@ func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
 	}
 }
 
-// TestWrittenClusterHasWhatDiscoveryFoundOfIt has somebody write a cluster that was a hint.
+// TestWrittenClusterHasWhatDiscoveryFoundOfIt: an administrator writes a cluster that was a hint.
 func TestWrittenClusterHasWhatDiscoveryFoundOfIt(t *testing.T) {
 	t.Parallel()
 	hint := peertest.HintOf("c1-x", peertest.LAN(1, "eth0"))
 	hint.UID = "hint"
 	written := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "mine"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: hint.Spec.ClusterID}}
 	tt := newTrustsTest(t, &hint, written)
-	tt.look(t, "c1-x")
+	tt.reconcile(t, "c1-x")
 	if got := peertest.PeersOf(t, tt.Client); len(got) != 1 || got[0].Name != "mine" || len(got[0].Status.Sightings) != 1 {
 		t.Errorf("there are %+v", got)
 	}
@@ -715,7 +715,7 @@ func TestOnlyFirstTrustIsRequested(t *testing.T) {
 		tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return milan.Info, "042917", nil
 		}
-		tt.look(t, "m")
+		tt.reconcile(t, "m")
 		if tt.strangers.Intros != 1 || tt.strangers.Requested == trusted {
 			t.Errorf("trusted %t: introduced %d times, requested %t", trusted, tt.strangers.Intros, tt.strangers.Requested)
 		}
