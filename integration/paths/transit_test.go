@@ -205,7 +205,7 @@ func (w *world) agreeInTurn(ctx context.Context, t *testing.T, a, c abroad) {
 	e2e.OK(t, w.plans(ctx, w.rome, w.milan, "oslo", "does not pass: oslo does not agree"))
 	third, err := w.oslo.ID(ctx)
 	e2e.OK(t, err)
-	e2e.OK(t, w.plans(ctx, w.milan, w.rome, third, "does not pass: the peer has told no address there"))
+	e2e.OK(t, w.plans(ctx, w.milan, w.rome, third, "does not pass: the peer has announced no address there"))
 	time.Sleep(shut) // it took less until they reached each other, had it been enough
 	e2e.OK(t, w.closed(ctx, a, c))
 	e2e.OK(t, w.closed(ctx, c, a))

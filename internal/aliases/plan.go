@@ -1,10 +1,10 @@
-// Package aliases decides under which addresses of this cluster's alias pool it knows those
+// Package aliases allocates addresses of this cluster's alias pool for the addresses
 // of its peers. It is pure: values in, values out, and time is an argument.
 //
-// A prefix of a peer has an alias as long as itself where there is room for that. One that
-// has none is known address by address: the peer names those of its addresses that flows
-// may come from or go to, and each gets an alias out of blocks that are this peer's alone.
-// So routes and the cipher's lists know a few blocks, however many addresses there are.
+// A prefix of a peer gets an alias of the same length if there is room for it. Otherwise it is known
+// address by address: the peer names the addresses that flows
+// may come from or go to, and each gets an alias out of blocks that belong to this peer alone.
+// So routes and AllowedIPs have a few blocks for any number of addresses.
 package aliases
 
 import (
@@ -17,54 +17,53 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// Input is what decides about the aliases of one peer.
+// Input is the input of [Plan] for one peer.
 type Input struct {
-	// Pool is where aliases come from. Taken is what this cluster uses itself, which no
+	// Pool are the prefixes of the alias pool. Taken are those that this cluster uses itself, which no
 	// alias may overlap.
 	Pool, Taken []netip.Prefix
-	// Avoid is what this cluster's nodes reach otherwise. No new alias is given there; one that
-	// stands stays.
+	// Avoid are prefixes that this cluster's nodes reach by other routes. No new alias is allocated
+	// there; existing ones stay.
 	Avoid []netip.Prefix
-	// Have is what the peer has, Others what each other peer has.
-	Have   Given
+	// Have is the current allocation of the peer, Others the space of each other peer.
+	Have   Allocation
 	Others []Space
-	// Prefixes is what the peer's pods are in, Addresses those of its addresses that it
-	// names one by one.
+	// Prefixes are those of the peer's pods, Addresses the single addresses that it names.
 	Prefixes  []netip.Prefix
 	Addresses []netip.Addr
 	Now       time.Time
 }
 
-// Given is the aliases of one peer.
-type Given struct {
+// Allocation are the aliases of one peer.
+type Allocation struct {
 	Prefixes []Alias
 	Blocks   []Block
 }
 
-// Alias is what a prefix is known as: one of the same length.
+// Alias is the alias of a prefix, of the same length.
 type Alias struct{ Prefix, Alias netip.Prefix }
 
-// Block is aliases of single addresses, which follow each other.
+// Block is a prefix of aliases of single addresses.
 type Block struct {
-	// Alias is the prefix that they fill.
+	// Alias is the prefix.
 	Alias netip.Prefix
-	// Slots is what each address of it stands for, in their order.
+	// Slots are the addresses to which each address of the prefix belongs, in order.
 	Slots []Slot
 }
 
 // Slot is an alias of a single address.
 type Slot struct {
-	// Addr is what it stands for; the zero Addr is nothing.
+	// Addr is the address of the peer; the zero Addr means that the alias is free.
 	Addr netip.Addr
-	// Released is since when the peer does not name it any more; zero while it does.
+	// Released is since when the peer no longer names the address; zero while it does.
 	Released time.Time
 }
 
-// Space is what one peer has of the pool.
+// Space is the part of the pool that one peer uses.
 type Space struct{ Prefixes, Blocks []netip.Prefix }
 
-// Space returns what of the pool is given.
-func (g Given) Space() Space {
+// Space returns the part of the pool that is allocated.
+func (g Allocation) Space() Space {
 	var out Space
 	for _, a := range g.Prefixes {
 		out.Prefixes = append(out.Prefixes, a.Alias)
@@ -76,7 +75,7 @@ func (g Given) Space() Space {
 }
 
 // Of returns the alias of an address.
-func (g Given) Of(a netip.Addr) (netip.Addr, bool) {
+func (g Allocation) Of(a netip.Addr) (netip.Addr, bool) {
 	for _, p := range g.Prefixes {
 		if alias, ok := cidr.Remap(a, p.Prefix, p.Alias); ok {
 			return alias, true
@@ -94,25 +93,25 @@ func (g Given) Of(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Result is what is decided.
+// Result is the result of [Plan].
 type Result struct {
-	Given
-	// ByAddress is the prefixes of the peer that have no alias of their own: those of
-	// their addresses that it names have.
+	Allocation
+	// ByAddress are the prefixes of the peer without an alias of their own. The addresses in them
+	// that the peer names have aliases.
 	ByAddress []netip.Prefix
-	// Unnamed is the addresses that have no alias, for there is no room.
-	Unnamed []netip.Addr
-	// Refused is what of the peer's word cannot have an alias at all, and why.
+	// Unallocated are the addresses that have no alias because there is no room.
+	Unallocated []netip.Addr
+	// Refused says which announced prefixes and addresses cannot have an alias at all, and why.
 	Refused []string
 }
 
-// Plan returns the aliases of a peer. What it has it keeps, as long as that is in the pool
-// and nothing else is there: an alias never changes while its address is used. Equal input gives
-// equal output, in whatever order lists are.
+// Plan returns the aliases of a peer. The peer keeps its aliases as long as they are in the pool
+// and overlap nothing else: an alias never changes while its address is used. Equal input gives
+// equal output, for any order of the lists.
 func Plan(in Input) Result {
 	p := planner{in: in, rooms: map[bool]*room{}}
 	prefixes := p.valid()
-	p.standing(prefixes)
+	p.keepExisting(prefixes)
 	p.wholes(prefixes)
 	p.addresses()
 	slices.SortFunc(p.out.Prefixes, func(a, b Alias) int { return a.Prefix.Compare(b.Prefix) })
@@ -123,13 +122,13 @@ func Plan(in Input) Result {
 type planner struct {
 	in    Input
 	out   Result
-	busy  cidr.Set       // what others have
-	rooms map[bool]*room // by whether IPv6, as far as they were asked for
+	busy  cidr.Set       // prefixes of others
+	rooms map[bool]*room // by whether IPv6, made when needed
 	slots map[netip.Addr]*Slot
 }
 
-// room returns the room of a family. Most plans find all that they need in what stands, and
-// ask for none.
+// room returns the room of a family. Most plans need only existing aliases, and
+// no room.
 func (p *planner) room(six bool) *room {
 	if r := p.rooms[six]; r != nil {
 		return r
@@ -151,7 +150,7 @@ func (p *planner) room(six bool) *room {
 	return r
 }
 
-// valid returns the peer's prefixes, each once, but for those that can have no alias.
+// valid returns the peer's prefixes, each once, without those that cannot have an alias.
 func (p *planner) valid() []netip.Prefix {
 	sorted := slices.Clone(p.in.Prefixes)
 	slices.SortFunc(sorted, netip.Prefix.Compare)
@@ -164,8 +163,8 @@ func (p *planner) valid() []netip.Prefix {
 	})
 }
 
-// standing keeps what the peer has and can keep: first prefixes, then blocks.
-func (p *planner) standing(prefixes []netip.Prefix) {
+// keepExisting keeps the existing aliases of the peer that are still valid: first prefixes, then blocks.
+func (p *planner) keepExisting(prefixes []netip.Prefix) {
 	p.busy = append(p.busy, p.in.Taken...)
 	for _, o := range p.in.Others {
 		p.busy = append(append(p.busy, o.Prefixes...), o.Blocks...)
@@ -199,7 +198,7 @@ func (p *planner) standing(prefixes []netip.Prefix) {
 		for j := range b.Slots {
 			s := &b.Slots[j]
 			if a := s.Addr; p.slots[a] != nil || !a.IsValid() || a.BitLen() != b.Alias.Addr().BitLen() {
-				*s = Slot{} // free, or what nobody here wrote
+				*s = Slot{} // free, or malformed
 				continue
 			}
 			p.slots[s.Addr] = s
@@ -207,8 +206,8 @@ func (p *planner) standing(prefixes []netip.Prefix) {
 	}
 }
 
-// wholes gives aliases to prefixes that have none. One of which single addresses have
-// aliases stays so: they would change.
+// wholes allocates aliases to prefixes without one. A prefix in which single addresses have
+// aliases gets none: these would change.
 func (p *planner) wholes(prefixes []netip.Prefix) {
 	for _, q := range prefixes {
 		if slices.ContainsFunc(p.out.Prefixes, func(a Alias) bool { return a.Prefix == q }) {
@@ -235,19 +234,19 @@ func (p *planner) isSplit(q netip.Prefix) bool {
 	return false
 }
 
-// addresses gives aliases to the addresses that the peer names and that no prefix covers.
+// addresses allocates aliases to the addresses that the peer names outside of prefixes with an alias.
 func (p *planner) addresses() {
-	wanted := map[netip.Addr]bool{}
+	named := map[netip.Addr]bool{}
 	for _, a := range p.in.Addresses {
 		switch {
 		case !Usable(a):
 			p.out.Refused = append(p.out.Refused, fmt.Sprintf("the peer names %v, which is not the address of a host in a network", a))
 		case !slices.ContainsFunc(p.out.Prefixes, func(b Alias) bool { return b.Prefix.Contains(a) }):
-			wanted[a] = true
+			named[a] = true
 		}
 	}
 	var missing []netip.Addr
-	for a := range wanted {
+	for a := range named {
 		if s := p.slots[a]; s != nil {
 			s.Released = time.Time{}
 		} else {
@@ -257,7 +256,7 @@ func (p *planner) addresses() {
 	slices.SortFunc(missing, netip.Addr.Compare)
 	for a, s := range p.slots {
 		switch {
-		case wanted[a]:
+		case named[a]:
 		case s.Released.IsZero():
 			s.Released = p.in.Now
 		case p.in.Now.Sub(s.Released) >= quarantine:
@@ -271,7 +270,7 @@ func (p *planner) addresses() {
 	})
 }
 
-// fill gives free slots to addresses: those of blocks that are there, then of new ones, then
+// fill allocates free slots to addresses: those of existing blocks, then of new ones, then
 // those that were released the longest ago.
 func (p *planner) fill(missing []netip.Addr) {
 	free := map[bool][]*Slot{}
@@ -305,7 +304,7 @@ func (p *planner) fill(missing []netip.Addr) {
 			list = &released
 		}
 		if len((*list)[six]) == 0 {
-			p.out.Unnamed = append(p.out.Unnamed, a)
+			p.out.Unallocated = append(p.out.Unallocated, a)
 			continue
 		}
 		*(*list)[six][0] = Slot{Addr: a}
@@ -316,7 +315,7 @@ func (p *planner) fill(missing []netip.Addr) {
 	}
 }
 
-// released returns the slots that have been released for so long, by family, the longest
+// released returns the slots that were released at least least ago, by family, the longest
 // ago first.
 func (p *planner) released(least time.Duration) map[bool][]*Slot {
 	out := map[bool][]*Slot{}
@@ -331,7 +330,7 @@ func (p *planner) released(least time.Duration) map[bool][]*Slot {
 	return out
 }
 
-// Usable says that an address can be that of a host in a network, which can have an alias.
+// Usable reports whether an address can be that of a host in a network, which can have an alias.
 func Usable(a netip.Addr) bool {
 	if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
 		return false

@@ -35,7 +35,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 func defaults() []netip.Prefix { return pfxs("198.18.0.0/15", "fdd7:585b:e300::/40") }
 
 // known returns what single addresses are known as.
-func known(g Given) map[netip.Addr]netip.Addr {
+func known(g Allocation) map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	for _, b := range g.Blocks {
 		at := b.Alias.Addr()
@@ -54,8 +54,8 @@ func slot(a string) Slot { return Slot{Addr: netip.MustParseAddr(a)} }
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_800_000_000, 0)
-	whole := Given{Prefixes: []Alias{{pfx("10.200.0.0/16"), pfx("198.18.0.0/16")}}}
-	single := Given{Blocks: []Block{{Alias: pfx("198.19.0.4/30"), Slots: []Slot{slot("10.200.0.9"), {}, {}, {}}}}}
+	whole := Allocation{Prefixes: []Alias{{pfx("10.200.0.0/16"), pfx("198.18.0.0/16")}}}
+	single := Allocation{Blocks: []Block{{Alias: pfx("198.19.0.4/30"), Slots: []Slot{slot("10.200.0.9"), {}, {}, {}}}}}
 	for name, tc := range map[string]struct {
 		in       Input
 		prefixes string // what is known as what
@@ -68,19 +68,19 @@ func TestPlan(t *testing.T) {
 			in: Input{Prefixes: pfxs("10.9.0.0/16", "fd00:9::/56")}, prefixes: "[{10.9.0.0/16 198.18.0.0/16} {fd00:9::/56 fdd7:585b:e300::/56}]",
 		},
 		"what stands stays": {
-			in:       Input{Have: Given{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.19.7.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24")},
+			in:       Input{Have: Allocation{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.19.7.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24")},
 			prefixes: "[{10.8.0.0/24 198.19.6.0/24} {10.9.0.0/24 198.19.7.0/24}]",
 		},
 		"what is no longer announced goes": {in: Input{Have: whole}, prefixes: "[]"},
 		"an alias outside of the pool is replaced": {
-			in: Input{Have: Given{Prefixes: []Alias{{pfx("8.8.0.0/16"), pfx("8.8.0.0/16")}}}, Prefixes: pfxs("8.8.0.0/16")}, prefixes: "[{8.8.0.0/16 198.18.0.0/16}]",
+			in: Input{Have: Allocation{Prefixes: []Alias{{pfx("8.8.0.0/16"), pfx("8.8.0.0/16")}}}, Prefixes: pfxs("8.8.0.0/16")}, prefixes: "[{8.8.0.0/16 198.18.0.0/16}]",
 		},
 		"an alias that became taken is replaced": {
 			in: Input{Have: whole, Prefixes: pfxs("10.200.0.0/16"), Taken: pfxs("198.18.5.0/24")}, prefixes: "[{10.200.0.0/16 198.19.0.0/16}]",
 		},
 		"a part of the pool that nodes reach otherwise has no new alias, and keeps those that stand": {
 			in: Input{
-				Have: Given{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.18.0.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24"),
+				Have: Allocation{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.18.0.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24"),
 				Avoid: pfxs("198.18.0.0/16", "198.19.0.0/24"),
 			},
 			prefixes: "[{10.8.0.0/24 198.19.1.0/24} {10.9.0.0/24 198.18.0.0/24}]",
@@ -107,7 +107,7 @@ func TestPlan(t *testing.T) {
 		"a prefix that is too large stops no other": {
 			in: Input{Prefixes: pfxs("10.0.0.0/8", "172.20.0.0/24")}, prefixes: "[{172.20.0.0/24 198.18.0.0/24}]", split: "[10.0.0.0/8]",
 		},
-		"what is no prefix, and no host's address, is refused alone": {
+		"only the malformed prefix and the address of no host are refused": {
 			in: Input{
 				Prefixes: []netip.Prefix{pfx("10.0.0.1/8"), {}, pfx("10.9.0.0/24")}, Addresses: addrs("127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.1", "255.255.255.255", "fe80::1", "10.1.0.1"),
 			},
@@ -136,7 +136,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("prefixes are known as %s, want %s", s, tc.prefixes)
 			}
 			names := map[string]string{}
-			for a, alias := range known(got.Given) {
+			for a, alias := range known(got.Allocation) {
 				names[a.String()] = alias.String()
 			}
 			if diff := cmp.Diff(tc.known, names); diff != "" && len(tc.known)+len(names) > 0 {
@@ -145,10 +145,10 @@ func TestPlan(t *testing.T) {
 			if s := fmt.Sprint(got.ByAddress); s != tc.split && tc.split+s != "[]" {
 				t.Errorf("known by address: %s, want %s", s, tc.split)
 			}
-			if len(got.Unnamed) != tc.unnamed || len(got.Refused) != tc.refused {
-				t.Errorf("%d without an alias and %q refused, want %d and %d", len(got.Unnamed), got.Refused, tc.unnamed, tc.refused)
+			if len(got.Unallocated) != tc.unnamed || len(got.Refused) != tc.refused {
+				t.Errorf("%d without an alias and %q refused, want %d and %d", len(got.Unallocated), got.Refused, tc.unnamed, tc.refused)
 			}
-			tc.in.Have = got.Given
+			tc.in.Have = got.Allocation
 			if again := Plan(tc.in); !cmp.Equal(again, got, compare()) {
 				t.Errorf("it is not done:\n%s", cmp.Diff(got, again, compare()))
 			}
@@ -168,8 +168,8 @@ func TestAnAliasIsGivenToNoOtherForAWhile(t *testing.T) {
 	plan := func(after time.Duration, named ...string) map[netip.Addr]netip.Addr {
 		in.Now, in.Addresses = in.Now.Add(after), addrs(named...)
 		r := Plan(in)
-		in.Have = r.Given
-		return known(r.Given)
+		in.Have = r.Allocation
+		return known(r.Allocation)
 	}
 	first, second, third := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.9")
 	alias := plan(0, "10.1.0.1")[first]
@@ -184,7 +184,7 @@ func TestAnAliasIsGivenToNoOtherForAWhile(t *testing.T) {
 		t.Fatalf("it is kept for ever: %v", got)
 	}
 	if got := plan(0, "10.1.0.2", "10.1.0.9"); got[third] != alias {
-		t.Fatalf("it is given to nobody: %v", got)
+		t.Fatalf("it is allocated to no address: %v", got)
 	}
 	// Where there is no other room, it does not take as long.
 	plan(0, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.9")
@@ -203,9 +203,9 @@ func TestAnAliasIsGivenToNoOtherForAWhile(t *testing.T) {
 	}
 }
 
-// clusters plans for clusters that share the default pool and are told by the same /16.
+// clusters plans for clusters that share the default pool and announce the same /16.
 type clusters struct {
-	given []Given
+	given []Allocation
 	now   time.Time
 }
 
@@ -221,15 +221,15 @@ func (c *clusters) use(i, n int) int {
 		in.Addresses = append(in.Addresses, netip.AddrFrom4([4]byte{10, 200, byte(a % 16), byte(a / 16)}))
 	}
 	r := Plan(in)
-	c.given[i] = r.Given
-	return len(r.Unnamed)
+	c.given[i] = r.Allocation
+	return len(r.Unallocated)
 }
 
-// 250 clusters that are told by the same /16 have aliases in the default pool for the
+// 250 clusters that announce the same /16 have aliases in the default pool for the
 // addresses that they use, and another one changes nothing of them.
 func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 	t.Parallel()
-	c := &clusters{given: make([]Given, 250), now: time.Unix(1_800_000_000, 0)}
+	c := &clusters{given: make([]Allocation, 250), now: time.Unix(1_800_000_000, 0)}
 	for _, n := range []int{0, 3, 200} {
 		for i := range c.given {
 			if lacks := c.use(i, n); lacks > 0 {
@@ -239,7 +239,7 @@ func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 	}
 	checkDisjoint(t, c.given)
 	before := slices.Clone(c.given)
-	c.given = append(c.given, Given{})
+	c.given = append(c.given, Allocation{})
 	if lacks := c.use(250, 128); lacks > 0 {
 		t.Errorf("the 251st lacks %d aliases", lacks)
 	}
@@ -251,7 +251,7 @@ func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 // Those who take all that they can get leave each of the others its share.
 func TestPeersCannotTakeTheSharesOfOthers(t *testing.T) {
 	t.Parallel()
-	c := &clusters{given: make([]Given, 256), now: time.Unix(1_800_000_000, 0)}
+	c := &clusters{given: make([]Allocation, 256), now: time.Unix(1_800_000_000, 0)}
 	for i := range 30 {
 		c.use(i, maxAddresses)
 	}
@@ -269,7 +269,7 @@ type failer interface {
 }
 
 // checkDisjoint fails where two aliases overlap.
-func checkDisjoint(t failer, given []Given) {
+func checkDisjoint(t failer, given []Allocation) {
 	t.Helper()
 	var all []netip.Prefix
 	for _, g := range given {
@@ -285,26 +285,26 @@ func checkDisjoint(t failer, given []Given) {
 }
 
 // world is some peers that share a pool, with an agent that is killed at any time: stored
-// outlives it, and is all that peers are told; planned does not.
+// outlives it, and is all that is announced to peers; planned does not.
 type world struct {
 	pool            []netip.Prefix
 	now             time.Time
-	stored, planned []Given
+	stored, planned []Allocation
 	named           []map[netip.Addr]bool
 	prefixes        [][]netip.Prefix
-	told            []map[netip.Addr]netip.Addr // by peer: aliases that are in use
+	announced       []map[netip.Addr]netip.Addr // by peer: aliases that are in use
 }
 
 func (w *world) plan(i int) Result {
 	in := Input{Pool: w.pool, Have: w.planned[i], Prefixes: w.prefixes[i], Addresses: slices.Collect(maps.Keys(w.named[i])), Now: w.now}
 	for j := range w.stored {
-		if j != i { // what is stored may still be told, what is planned soon is
+		if j != i { // what is stored may still be announced, what is planned soon is
 			a, b := w.stored[j].Space(), w.planned[j].Space()
 			in.Others = append(in.Others, Space{Prefixes: slices.Concat(a.Prefixes, b.Prefixes), Blocks: cidr.Of(slices.Concat(a.Blocks, b.Blocks)...)})
 		}
 	}
 	r := Plan(in)
-	w.planned[i] = r.Given
+	w.planned[i] = r.Allocation
 	return r
 }
 
@@ -314,10 +314,10 @@ func TestAliasesNeverOverlapNorChangeNorLeak(t *testing.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "peers")
 		w := &world{
 			pool: pfxs(rapid.SampledFrom([]string{"10.240.0.0/21", "10.240.0.0/27", "198.18.0.0/15"}).Draw(t, "pool"), "fdd7::/112"),
-			now:  time.Unix(1_800_000_000, 0), stored: make([]Given, n), planned: make([]Given, n), prefixes: make([][]netip.Prefix, n),
+			now:  time.Unix(1_800_000_000, 0), stored: make([]Allocation, n), planned: make([]Allocation, n), prefixes: make([][]netip.Prefix, n),
 		}
 		for range n {
-			w.named, w.told = append(w.named, map[netip.Addr]bool{}), append(w.told, map[netip.Addr]netip.Addr{})
+			w.named, w.announced = append(w.named, map[netip.Addr]bool{}), append(w.announced, map[netip.Addr]netip.Addr{})
 		}
 		address := func() netip.Addr {
 			if rapid.IntRange(0, 4).Draw(t, "six") == 0 {
@@ -336,7 +336,7 @@ func TestAliasesNeverOverlapNorChangeNorLeak(t *testing.T) {
 				for a := range w.named[i] {
 					if rapid.Bool().Draw(t, "gone") {
 						delete(w.named[i], a)
-						delete(w.told[i], a)
+						delete(w.announced[i], a)
 					}
 				}
 			case 3:
@@ -356,7 +356,7 @@ func TestAliasesNeverOverlapNorChangeNorLeak(t *testing.T) {
 			}
 			checkDisjoint(t, w.stored)
 		}
-		// When nobody uses an alias any more the pool is as it was.
+		// When no alias is used any more the pool is as it was.
 		for i := range n {
 			w.named[i], w.prefixes[i] = map[netip.Addr]bool{}, nil
 		}
@@ -375,22 +375,22 @@ func TestAliasesNeverOverlapNorChangeNorLeak(t *testing.T) {
 	})
 }
 
-// store writes what is planned, and so tells it. An alias that is in use stays what it was.
+// store writes what is planned, and so announces it. An alias that is in use stays what it was.
 func (w *world) store(t failer, i int) {
 	w.stored[i] = w.planned[i]
 	for a, alias := range known(w.stored[i]) {
 		if !w.named[i][a] {
 			continue
 		}
-		if was, ok := w.told[i][a]; ok && was != alias {
+		if was, ok := w.announced[i][a]; ok && was != alias {
 			t.Fatalf("peer %d: %v was known as %v and is as %v", i, a, was, alias)
 		}
-		w.told[i][a] = alias
+		w.announced[i][a] = alias
 	}
 }
 
 func checkPlan(t failer, w *world, i int, r Result, before Space) {
-	names := known(r.Given)
+	names := known(r.Allocation)
 	size := 0
 	for _, b := range r.Blocks {
 		size += len(b.Slots)
@@ -407,8 +407,8 @@ func checkPlan(t failer, w *world, i int, r Result, before Space) {
 	}
 	for a := range w.named[i] {
 		whole := slices.ContainsFunc(r.Prefixes, func(p Alias) bool { return p.Prefix.Contains(a) })
-		if _, ok := names[a]; !ok && !whole && !slices.Contains(r.Unnamed, a) {
-			t.Fatalf("%v has no alias, and nobody says so", a)
+		if _, ok := names[a]; !ok && !whole && !slices.Contains(r.Unallocated, a) {
+			t.Fatalf("%v has no alias, which is not reported", a)
 		}
 	}
 	for _, p := range w.prefixes[i] {
@@ -429,15 +429,15 @@ func TestOnePeersWordChangesNothingOfAnothers(t *testing.T) {
 			return netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "a")))
 		}), 0, 50).Draw(t, "addresses")
 		b := Plan(Input{Pool: defaults(), Others: []Space{a.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: words, Now: now})
-		again := Plan(Input{Pool: defaults(), Have: a.Given, Others: []Space{b.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: addrs("10.200.0.1"), Now: now})
+		again := Plan(Input{Pool: defaults(), Have: a.Allocation, Others: []Space{b.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: addrs("10.200.0.1"), Now: now})
 		if !cmp.Equal(a, again, compare()) {
 			t.Fatalf("%s", cmp.Diff(a, again, compare()))
 		}
-		checkDisjoint(t, []Given{a.Given, b.Given})
+		checkDisjoint(t, []Allocation{a.Allocation, b.Allocation})
 	})
 }
 
-// Whatever was stored, by whomever, what comes of it is sound.
+// Whatever was stored, the resulting plan is valid.
 func FuzzWhatIsStored(f *testing.F) {
 	f.Add(uint64(1), "198.18.0.0/26", "10.200.0.1", "198.18.0.0/24", uint8(64))
 	f.Add(uint64(2), "198.18.0.7/26", "::1", "198.18.0.0/30", uint8(3))
@@ -454,11 +454,11 @@ func FuzzWhatIsStored(f *testing.F) {
 			}
 		}
 		in := Input{
-			Pool: append(defaults(), w), Have: Given{Blocks: []Block{b, b}, Prefixes: []Alias{{w, block}, {block, w}}},
+			Pool: append(defaults(), w), Have: Allocation{Blocks: []Block{b, b}, Prefixes: []Alias{{w, block}, {block, w}}},
 			Prefixes: []netip.Prefix{w, block}, Addresses: []netip.Addr{a}, Others: []Space{{Blocks: []netip.Prefix{w}}}, Now: time.Unix(1_800_000_000, 0),
 		}
 		got := Plan(in)
-		checkDisjoint(t, []Given{got.Given})
+		checkDisjoint(t, []Allocation{got.Allocation})
 		for _, p := range got.Space().Blocks {
 			if w.IsValid() && p.Overlaps(w) {
 				t.Fatalf("%v is another's", p)
@@ -514,19 +514,19 @@ func TestRoomIsTakenWhereItIsSmallest(t *testing.T) {
 func BenchmarkPlan(b *testing.B) {
 	for _, n := range []int{10, 100, 250, 500} {
 		b.Run(fmt.Sprintf("%d peers", n), func(b *testing.B) {
-			given := make([]Given, n)
+			given := make([]Allocation, n)
 			in := Input{Pool: defaults(), Prefixes: pfxs("10.200.0.0/16"), Now: time.Unix(1_800_000_000, 0)}
 			for a := range 100 {
 				in.Addresses = append(in.Addresses, netip.AddrFrom4([4]byte{10, 200, 0, byte(a)}))
 			}
 			for i := range given {
-				in.Have, in.Others = Given{}, nil
+				in.Have, in.Others = Allocation{}, nil
 				for j := range given {
 					if j != i {
 						in.Others = append(in.Others, given[j].Space())
 					}
 				}
-				given[i] = Plan(in).Given
+				given[i] = Plan(in).Allocation
 			}
 			in.Have = given[n-1]
 			b.ReportAllocs()

@@ -8,21 +8,20 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// room is what of the pool's prefixes of one family is free, and who may have it.
+// room is the free part of the pool's prefixes of one family, and how much of it a peer may use.
 type room struct {
-	// free is the free parts, as large as they can be, none inside another.
+	// free are the free prefixes, as large as possible, none inside another.
 	free []netip.Prefix
-	// left is how many addresses these have, of size in all.
+	// left is how many addresses these have, size how many the pool has.
 	left, size float64
-	// kept is how many of these other peers find in any case, and share the same of this
-	// peer, which has mine in blocks.
+	// kept is how many addresses are reserved for other peers, share how many for this
+	// peer, which uses mine of them in blocks.
 	kept, share, mine float64
-	// wholes is how many all peers' prefixes have.
+	// wholes is how many addresses the aliases of all peers' prefixes have.
 	wholes float64
 }
 
-// newRoom returns the room of a family: what is in the pool and overlaps nothing that is
-// busy.
+// newRoom returns the room of a family: the parts of the pool that overlap no busy prefix.
 func newRoom(pool, busy []netip.Prefix, six bool) *room {
 	r := &room{}
 	taken := cidr.Of(busy...)
@@ -40,10 +39,9 @@ func newRoom(pool, busy []netip.Prefix, six bool) *room {
 	return r
 }
 
-// keep notes what others have: each of keptPeers finds its share, whatever it has of it by
-// now.
+// keep reserves the shares of other peers, as far as they do not use them yet.
 func (r *room) keep(others []Space, six bool) {
-	var lacks []float64 // what others with single addresses have less than their share
+	var lacks []float64 // the unused parts of the shares of others with single addresses
 	for _, o := range others {
 		have := 0.0
 		for _, p := range o.Blocks {
@@ -67,7 +65,7 @@ func (r *room) keep(others []Space, six bool) {
 	r.kept += r.share * float64(max(0, keptPeers-1-len(lacks)))
 }
 
-// takeWhole takes an alias for a prefix of so many bits.
+// takeWhole allocates an alias for a prefix of bits bits.
 func (r *room) takeWhole(bits, addrBits int) (netip.Prefix, bool) {
 	size := math.Exp2(float64(addrBits - bits))
 	if r.wholes+size > r.size/wholePart || r.left-size < r.kept+max(0, r.share-r.mine) {
@@ -80,7 +78,7 @@ func (r *room) takeWhole(bits, addrBits int) (netip.Prefix, bool) {
 	return p, ok
 }
 
-// takeBlock takes a block, a smaller one where there is no room for a large one.
+// takeBlock allocates a block, a smaller one if there is no room for a large one.
 func (r *room) takeBlock(addrBits, most int) (netip.Prefix, bool) {
 	for host := blockBits; host >= 0; host -= 2 {
 		size := math.Exp2(float64(host))
@@ -95,8 +93,8 @@ func (r *room) takeBlock(addrBits, most int) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// take takes a prefix of so many bits from the smallest free part that has it, the lowest
-// of several, so that small ones do not break up what large ones need.
+// take allocates a prefix of bits bits from the smallest free prefix with room for it, the lowest
+// of several, so that small prefixes do not break up room for large ones.
 func (r *room) take(bits int) (netip.Prefix, bool) {
 	at := -1
 	for i, p := range r.free {

@@ -28,7 +28,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	r.recall(fc.UID, func(m *peerMemory) {
 		in := aliases.Input{Pool: r.AliasPool, Have: m.aliases, Now: r.Now()}
 		if !m.planned {
-			in.Have = stored.Given(fc.Status.Aliases, fc.Status.Blocks)
+			in.Have = stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
 		}
 		if in.Taken, in.Avoid, err = r.taken(ctx, local); err != nil {
 			return
@@ -37,8 +37,8 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 			return
 		}
 		result := planFor(in, fc.Status.Network, transit.Through(fc))
-		m.aliases, m.planned = result.Given, true
-		fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Given)
+		m.aliases, m.planned = result.Allocation, true
+		fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Allocation)
 		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
 	})
 	return lacks, err
@@ -63,9 +63,9 @@ func lacksOf(r aliases.Result, pool []netip.Prefix) []string {
 			out = append(out, fmt.Sprintf("no alias for the peer's prefix %v: network.aliasPool has no prefix of its family", p))
 		}
 	}
-	if n := len(r.Unnamed); n > 0 {
+	if n := len(r.Unallocated); n > 0 {
 		out = append(out, fmt.Sprintf("%d addresses of the peer have no alias, %v among them: it has its share of the alias pool, or %d; widen network.aliasPool, or offload less to and from it",
-			n, r.Unnamed[0], peering.MaxAddresses))
+			n, r.Unallocated[0], peering.MaxAddresses))
 	}
 	return out
 }

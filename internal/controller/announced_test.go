@@ -79,7 +79,7 @@ func TestPeersWithA16ShareTheDefaultPool(t *testing.T) {
 			in := aliases.Input{Pool: []netip.Prefix{prefix(row.pool)}, Now: now}
 			for i := range 3 {
 				got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}, Addresses: []string{"10.0.0.1", "10.0.7.9"}}, nil)
-				_, blocks := stored.Status(got.Given)
+				_, blocks := stored.Status(got.Allocation)
 				if whole := i < row.whole; len(got.Prefixes) == 1 != whole || len(blocks) == 0 != whole || len(lacksOf(got, in.Pool)) > 0 {
 					t.Errorf("peer %d has %v and %v; %v", i+1, got.Prefixes, blocks, lacksOf(got, in.Pool))
 				}
@@ -106,17 +106,17 @@ func TestPrefixesWithoutAnAliasAreReported(t *testing.T) {
 // Aliases are read as they were stored, and without a record there are none.
 func TestStoredAliasesAreRead(t *testing.T) {
 	t.Parallel()
-	given := aliases.Given{
+	given := aliases.Allocation{
 		Prefixes: []aliases.Alias{{Prefix: prefix("10.0.0.0/24"), Alias: prefix("198.18.0.0/24")}},
 		Blocks: []aliases.Block{{Alias: prefix("198.18.1.0/30"), Slots: []aliases.Slot{
 			{}, {Addr: netip.MustParseAddr("10.1.0.9")}, {Addr: netip.MustParseAddr("10.1.0.1"), Released: now.Truncate(time.Second)}, {},
 		}}},
 	}
-	got := stored.Given(stored.Status(given))
+	got := stored.Allocation(stored.Status(given))
 	if diff := cmp.Diff(given, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateApproxTime(0)); diff != "" {
 		t.Errorf("(-written +read):\n%s", diff)
 	}
-	bad := stored.Given([]v1alpha1.PrefixAlias{{Prefix: "x"}}, []v1alpha1.AliasBlock{{Alias: "y"}, {Alias: "198.18.1.0/32", Addresses: []string{"z"}, Released: []v1alpha1.ReleasedAlias{{Index: 7}, {Index: -1}}}})
+	bad := stored.Allocation([]v1alpha1.PrefixAlias{{Prefix: "x"}}, []v1alpha1.AliasBlock{{Alias: "y"}, {Alias: "198.18.1.0/32", Addresses: []string{"z"}, Released: []v1alpha1.ReleasedAlias{{Index: 7}, {Index: -1}}}})
 	if len(bad.Prefixes) != 0 || len(bad.Blocks) != 1 || bad.Blocks[0].Slots[0] != (aliases.Slot{}) {
 		t.Errorf("read %+v", bad)
 	}

@@ -52,7 +52,7 @@ func (s *States) dropUnreadyProbes(ctx context.Context, network *peering.Network
 // probed returns the nodes of a peer that probe paths end to end, with their addresses as this cluster knows them.
 // Addresses without an alias are left out.
 func probed(fc *v1alpha1.ForeignCluster) []v1alpha1.ProbedNode {
-	given := stored.Given(fc.Status.Aliases, fc.Status.Blocks)
+	given := stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
 	var out []v1alpha1.ProbedNode
 	named := map[string]bool{}
 	for _, g := range slices.Concat(fc.Status.Network.Gateways, fc.Status.Network.Nodes) {

@@ -77,7 +77,7 @@ func TestLostPacketsOfPodsAreNamed(t *testing.T) {
 		"a node that is not Ready, whose probes peers do not answer": {[]v1alpha1.FabricNode{node("off", "Down", now)}, ""},
 		"a node whose fabric is gone":                                {[]v1alpha1.FabricNode{node("gone", "Down", now), large}, "by the probes of node n1, packets to n1-far are lost"},
 		"large packets":                                              {[]v1alpha1.FabricNode{large}, "by the probes of node n1, packets to n1-far are lost"},
-		"the worst comes first":                                      {[]v1alpha1.FabricNode{large, down, blocked}, "by the probes of node n2, packets to n2-far are lost; so it is on 2 more nodes of this cluster"},
+		"the worst comes first":                                      {[]v1alpha1.FabricNode{large, down, blocked}, "by the probes of node n2, packets to n2-far are lost; the same on 2 more nodes of this cluster"},
 		"pods are not forwarded":                                     {[]v1alpha1.FabricNode{blocked}, "by the probes of node n3, packets to n3-far are lost"},
 	} {
 		nodes := gateways.Nodes{Fabric: tt.nodes, Now: now, Health: func(name string) gateways.Health {

@@ -43,7 +43,7 @@ type site struct {
 type link struct {
 	fc      *v1alpha1.ForeignCluster
 	tunnel  *v1alpha1.Tunnel
-	planned aliases.Given
+	planned aliases.Allocation
 	open    map[netip.Addr]bool
 	// passed is what is open to it of third sites.
 	passed []allow.Exposed
@@ -111,7 +111,7 @@ func (s *site) plan(id string) {
 			in.Others = append(in.Others, aliases.Space{Prefixes: union(space.Prefixes, given.Prefixes), Blocks: union(space.Blocks, given.Blocks)})
 		}
 	}
-	l.planned = planFor(in, l.fc.Status.Network, transit.Through(l.fc)).Given
+	l.planned = planFor(in, l.fc.Status.Network, transit.Through(l.fc)).Allocation
 }
 
 func (s *site) write(id string) {
@@ -145,7 +145,7 @@ func (s *site) store(id string) {
 // kill ends the site's agent; another one begins with what is stored.
 func (s *site) kill() {
 	for _, l := range s.peers {
-		l.planned = stored.Given(l.fc.Status.Aliases, l.fc.Status.Blocks)
+		l.planned = stored.Allocation(l.fc.Status.Aliases, l.fc.Status.Blocks)
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 // given ones. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {
 	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
-		Pool: r.AliasPool, Have: stored.Given(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
+		Pool: r.AliasPool, Have: stored.Allocation(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
 	}}
 	var err error
 	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
@@ -123,7 +123,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	fc.Status.Network = network
 	result := planFor(in.aliases, network, transit.Through(fc))
 	out.Refused = append(out.Refused, lacksOf(result, in.aliases.Pool)...)
-	fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Given)
+	fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Allocation)
 	have, _ := stored.Status(in.aliases.Have)
 	for _, prefix := range network.Prefixes {
 		alias, _ := aliasOf(fc.Status.Aliases, prefix)

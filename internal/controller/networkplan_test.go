@@ -190,7 +190,7 @@ func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 		if lacks := lacksOf(result, pool); !slices.Equal(lacks, plan.Refused) {
 			t.Fatalf("refused %q, done with %v", plan.Refused, lacks)
 		}
-		done, _ := stored.Status(result.Given)
+		done, _ := stored.Status(result.Allocation)
 		for _, a := range done {
 			if !slices.ContainsFunc(plan.Remote, func(p peering.PlannedAlias) bool { return p.Prefix == a.Prefix && p.Alias == a.Alias }) {
 				t.Fatalf("%+v was not planned: %+v", a, plan.Remote)

@@ -114,7 +114,7 @@ type peerMemory struct {
 	// announced again.
 	addressing string
 	// aliases is its aliases, once planned is true: no other peer may get the same before the cache shows them.
-	aliases aliases.Given
+	aliases aliases.Allocation
 	planned bool
 	// tunnelGone: its tunnel and the key of that were removed; otherwise they are removed again.
 	tunnelGone bool

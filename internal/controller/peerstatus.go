@@ -412,7 +412,7 @@ func network(v PeerSnapshot) metav1.Condition {
 	reason, way := wayOf(*path)
 	answered := fmt.Sprintf("probes through the tunnel of node %s are answered", carrier.Name)
 	if len(v.CutOff) > 0 {
-		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.Tell(v.CutOff), way, v.TunnelLacks}))
+		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.CutsMessage(v.CutOff), way, v.TunnelLacks}))
 	}
 	if lost := v.nodes().LostEnds(v.Peer.Spec.ClusterID); lost != "" {
 		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodsUnreachable, joinTexts([]string{answered, lost, way, v.TunnelLacks}))

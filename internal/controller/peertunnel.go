@@ -29,7 +29,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
 	if !wanted {
 		fc.Status.Aliases, fc.Status.Blocks = nil, nil
-		r.recall(fc.UID, func(m *peerMemory) { m.aliases, m.planned = aliases.Given{}, false })
+		r.recall(fc.UID, func(m *peerMemory) { m.aliases, m.planned = aliases.Allocation{}, false })
 	}
 	if !wanted && !isInBand(fc) {
 		if err := r.dropTunnel(ctx, fc); err != nil || fc.Status.Network == nil {
@@ -294,7 +294,7 @@ func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	gone := false
 	r.recall(fc.UID, func(m *peerMemory) {
 		gone = m.tunnelGone
-		m.aliases, m.planned = aliases.Given{}, false
+		m.aliases, m.planned = aliases.Allocation{}, false
 	})
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
 	if gone && apierrors.IsNotFound(r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)) {

@@ -223,7 +223,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 	}
 	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
 	network.Nodes = network.Nodes[:min(len(network.Nodes), peering.MaxNodes)]
-	given := stored.Given(fc.Status.Aliases, fc.Status.Blocks)
+	given := stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
 	for _, a := range given.Prefixes {
 		network.Aliases = append(network.Aliases, peering.Alias{Prefix: a.Prefix, Alias: a.Alias})
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// nodePlaceholder stands for a gateway's name in an endpoint that was configured for all.
+// nodePlaceholder is replaced by a gateway's name in an endpoint that was configured for all.
 const nodePlaceholder = "{node}"
 
-// gateway is what decides where other clusters are told to dial one.
+// gateway is the state of a gateway that decides which endpoints are announced for it.
 type gateway struct {
 	node string
 	// uid is that of its FabricNode.
@@ -28,10 +28,10 @@ type gateway struct {
 	named      []string
 	// gateways is how many gateways there are.
 	gateways int
-	// service is what its Service does for it, if it has one.
+	// service is the result of its Service, if it has one.
 	service   served
 	addresses []corev1.NodeAddress
-	// port is where the fabric listens on the node; empty while that is not known.
+	// port is the port of the fabric on the node; empty while that is not known.
 	port string
 }
 
@@ -46,18 +46,18 @@ func gatewayOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gatewa
 	return a
 }
 
-// nodeOf returns where other clusters are told to dial a node that is no gateway: what was
-// configured for one machine is of a gateway.
+// nodeOf returns the endpoints that are announced for a node that is not a gateway. Endpoints that were
+// configured without {node} are those of a gateway.
 func nodeOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string) []string {
 	named = slices.DeleteFunc(slices.Clone(named), func(text string) bool { return !strings.Contains(text, nodePlaceholder) })
 	endpoints, _ := gatewayOf(n, node, named, 0).announce()
 	return endpoints
 }
 
-// announce returns where other clusters are told to dial a gateway, best first, and what of
-// the configuration is of no use. The first that says anything usable decides alone, so that
-// nobody is told an address that was not meant for them: the Node's annotation, what was
-// configured for all gateways, its Service, the Node's own addresses, external ones first.
+// announce returns the endpoints that are announced for a gateway, best first, and the problems of
+// the configuration. They come from the first source with a usable endpoint alone, so that no address
+// is announced that was not meant for peers: the Node's annotation, the configuration
+// for all gateways, its Service, the Node's own addresses, external ones first.
 func (g gateway) announce() (endpoints, problems []string) {
 	var from []string
 	for text := range strings.SplitSeq(g.annotation, ",") {
@@ -93,7 +93,7 @@ func (g gateway) announce() (endpoints, problems []string) {
 		endpoints = nodeEndpoints(g.addresses, g.port)
 	}
 	if n := len(endpoints) - peering.MaxEndpoints; n > 0 {
-		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, and peers are told %d: the last %d are left out", g.node, len(endpoints), peering.MaxEndpoints, n))
+		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, of which %d are announced to peers: the last %d are left out", g.node, len(endpoints), peering.MaxEndpoints, n))
 		endpoints = endpoints[:peering.MaxEndpoints]
 	}
 	problems = problems[:min(len(problems), maxProblems)]
@@ -137,7 +137,7 @@ func (g gateway) complete(text string) (string, error) {
 		return "", fmt.Errorf("%q: %w", peering.Text(text, peering.MaxEndpointLen), err)
 	}
 	if addr, err := netip.ParseAddr(host); err == nil && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast()) {
-		return "", fmt.Errorf("%q: no other cluster can be told to dial %v", peering.Text(text, peering.MaxEndpointLen), addr)
+		return "", fmt.Errorf("%q: no other cluster can dial %v", peering.Text(text, peering.MaxEndpointLen), addr)
 	}
 	if e != text && g.port == "" {
 		return "", nil

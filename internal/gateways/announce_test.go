@@ -57,7 +57,7 @@ func TestGatewayAnnouncesItsFirstUsableEndpoints(t *testing.T) {
 		"as many as a peer takes, and the rest is said": {
 			in:       gateway{port: "1", annotation: strings.Join(many, ",")},
 			want:     []string{"h0.example.com:1", "h1.example.com:1", "h2.example.com:1", "h3.example.com:1", "h4.example.com:1", "h5.example.com:1", "h6.example.com:1", "h7.example.com:1"},
-			problems: []string{"has 10 endpoints, and peers are told 8: the last 2"},
+			problems: []string{"has 10 endpoints, of which 8 are announced to peers: the last 2"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,14 +71,14 @@ func TestGatewayAnnouncesItsFirstUsableEndpoints(t *testing.T) {
 			}
 			for i, p := range test.problems {
 				if !strings.Contains(problems[i], p) {
-					t.Errorf("problem %q does not tell of %q", problems[i], p)
+					t.Errorf("problem %q lacks %q", problems[i], p)
 				}
 			}
 		})
 	}
 }
 
-// Whatever an annotation says, the peer that is told it can read it.
+// Whatever an annotation contains, the peer that gets it can read it.
 func FuzzAnnouncedEndpointsAreTakenByPeers(f *testing.F) {
 	f.Add("gw.example.com,198.51.100.7:4500", "{node}")
 	f.Add("[::1%eth0]:1,[", "a]:2")

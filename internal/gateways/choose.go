@@ -10,17 +10,17 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// candidate is what of a node says whether it should be a gateway.
+// candidate is the part of a node's state that decides whether it should be a gateway.
 type candidate struct {
 	name string
-	// label is the value of its label v1alpha1.LabelGateway; empty if it has none.
+	// label is the value of its label v1alpha1.LabelGateway; empty without the label.
 	label string
-	// gateway says that it is one.
+	// gateway says that it is a gateway now.
 	gateway bool
-	// able says that its fabric has announced a key, works that its Node is Ready and that its
+	// able says that its fabric has announced a key, works that its Node is Ready and its
 	// fabric has reported lately.
 	able, works bool
-	// external says that it has an address that others can dial, free that no taint or
+	// external says that it has an ExternalIP, free that no taint or
 	// cordon keeps ordinary pods off it.
 	external, free bool
 }
@@ -40,15 +40,15 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// isFree says that no taint keeps pods off a node. Those that say that it is not ready count
-// elsewhere, and in time.
+// isFree reports whether no taint keeps pods off a node. Taints of nodes that are not ready do not count:
+// readiness counts by itself, after a while.
 func isFree(n *corev1.Node) bool {
 	return !n.Spec.Unschedulable && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeNotReady && t.Key != corev1.TaintNodeUnreachable
 	})
 }
 
-// Silent says whether a node's fabric has not reported lately.
+// Silent reports whether a node's fabric has not reported lately.
 func Silent(n *v1alpha1.FabricNode, now time.Time) bool {
 	return now.Sub(n.Status.ObservedAt.Time) > reportMaxAge
 }
@@ -65,7 +65,7 @@ func silent(nodes []*v1alpha1.FabricNode, now time.Time) []string {
 	return out
 }
 
-// failures is since when nodes do not work, by name.
+// failures is since when nodes have not been working, by name.
 type failures map[string]time.Time
 
 func (f failures) next(nodes []candidate, now time.Time) failures {
@@ -82,37 +82,37 @@ func (f failures) next(nodes []candidate, now time.Time) failures {
 	return out
 }
 
-// lasts says that a node has not worked for so long that another should be a gateway in its
+// lasts reports whether a node has not worked for so long that another should be a gateway in its
 // place.
 func (f failures) lasts(name string, now time.Time) bool {
 	since, failing := f[name]
 	return failing && now.Sub(since) >= replaceAfter
 }
 
-// choose returns which nodes are gateways: those that are labelled so, if any are; else
-// so many, of those that are not labelled otherwise: with an external address before others, on
-// which pods may run, that work, and that are gateways already.
+// choose returns which nodes are gateways: those with the label, if there are any; else the
+// first most of those without one. Nodes that work come first, then those with an external address, those
+// on which pods may run, and those that are gateways already.
 func choose(nodes []candidate, failing failures, most int, now time.Time) map[string]bool {
-	var wanted, able []candidate
+	var selected, able []candidate
 	for _, n := range nodes {
 		if n.label == "true" {
-			wanted = append(wanted, n)
+			selected = append(selected, n)
 		}
 		if n.label == "" && (n.able || n.gateway) {
 			able = append(able, n)
 		}
 	}
-	if len(wanted) == 0 {
+	if len(selected) == 0 {
 		slices.SortFunc(able, func(a, b candidate) int {
 			worksA, worksB := a.works || a.gateway && !failing.lasts(a.name, now), b.works || b.gateway && !failing.lasts(b.name, now)
 			return cmp.Or(
 				compareBool(worksB, worksA), compareBool(b.external, a.external), compareBool(b.free, a.free),
 				compareBool(b.gateway, a.gateway), cmp.Compare(a.name, b.name))
 		})
-		wanted = able[:min(len(able), most)]
+		selected = able[:min(len(able), most)]
 	}
 	chosen := map[string]bool{}
-	for _, n := range wanted {
+	for _, n := range selected {
 		chosen[n.name] = true
 	}
 	return chosen

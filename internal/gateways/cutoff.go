@@ -11,10 +11,10 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Nodes is what is known of the nodes of this cluster at a time.
+// Nodes is a snapshot of the nodes of this cluster.
 type Nodes struct {
 	Fabric []v1alpha1.FabricNode
-	// Health returns what Kubernetes says of a node; nil is that all are well.
+	// Health returns the state of a node in Kubernetes. Nil means that all are healthy.
 	Health func(node string) Health
 	Now    time.Time
 }
@@ -26,16 +26,16 @@ func (n Nodes) health(node string) Health {
 	return n.Health(node)
 }
 
-// Gone says that the tunnels of a node are gone with its fabric. Those in the kernel stay.
+// Gone reports whether the tunnels of a node ended with its fabric. Those in the kernel stay.
 func (n Nodes) Gone(node *v1alpha1.FabricNode) bool {
 	return n.health(node.Name).Absent && node.Status.Backend != "kernel"
 }
 
-// Cut is nodes whose pods do not reach a peer.
+// Cut is a node, or two of which one is meant, whose pods do not reach a peer.
 type Cut struct {
-	// Nodes is the name of one, or the names of several of which one is meant.
+	// Nodes is the name of the node, or the names of both.
 	Nodes []string
-	// Why says why, and what to do.
+	// Why is the reason, and what to do.
 	Why string
 	// grace is for how long it must have lasted, reported when each of the nodes last reported.
 	grace    time.Duration
@@ -46,7 +46,7 @@ type Cut struct {
 
 func (c Cut) key() string { return strings.Join(c.Nodes, " ") }
 
-// carried returns the path by which a gateway carries a peer's traffic; nil if it does not.
+// carried returns the path by which a gateway carries a peer's traffic; nil if it does not carry it.
 func carried(n *v1alpha1.FabricNode, peer string) *v1alpha1.FabricPath {
 	for i := range n.Status.Paths {
 		if p := &n.Status.Paths[i]; n.Spec.Gateway && p.PeerID == peer && !p.Standby && p.State == "Up" {
@@ -56,11 +56,11 @@ func carried(n *v1alpha1.FabricNode, peer string) *v1alpha1.FabricPath {
 	return nil
 }
 
-// Carrier returns the gateway that carries a peer's traffic, and its path; nil if no node says that
-// it does. Of several it is the one that most other nodes reach; one of which nothing is heard any
-// more may say so, too. One whose Node is not Ready counts if no other carries it, while its fabric
-// reports: its kubelet may have stopped alone, and packets pass. unreachable is the nodes whose probes
-// to it are lost, if these are most.
+// Carrier returns the gateway that carries a peer's traffic, and its path; nil if no node reports that
+// it carries it. Of several it is the one that most other nodes reach, since the last report of a dead
+// one may claim the same. One whose Node is not Ready counts while its fabric reports, if no other carries
+// the traffic: only its kubelet may have stopped, and packets pass. unreachable are the nodes whose probes
+// to the carrier are lost, if these are most.
 func (n Nodes) Carrier(peer string) (carrier *v1alpha1.FabricNode, path *v1alpha1.FabricPath, unreachable []string) {
 	most := 0
 	for i := range n.Fabric {
@@ -74,7 +74,7 @@ func (n Nodes) Carrier(peer string) (carrier *v1alpha1.FabricNode, path *v1alpha
 			continue
 		}
 		carrier, path, most, unreachable = g, p, reached, nil
-		if len(lost) > reached+1 { // its own word counts as one
+		if len(lost) > reached+1 { // its own report counts as one
 			unreachable = lost
 		}
 	}
@@ -99,7 +99,7 @@ func (n Nodes) reach(gateway string) (reached int, lost []string) {
 	return reached, lost
 }
 
-// ownPath is the path of a node to a gateway of its own cluster; nil if it uses none.
+// ownPath returns the path of a node to a gateway of its own cluster; nil if it does not use that one.
 func ownPath(n *v1alpha1.FabricNode, gateway string) *v1alpha1.FabricPath {
 	for i := range n.Status.Paths {
 		if p := &n.Status.Paths[i]; p.PeerID == n.Spec.ClusterID && p.Node == gateway {
@@ -110,7 +110,7 @@ func ownPath(n *v1alpha1.FabricNode, gateway string) *v1alpha1.FabricPath {
 }
 
 // Cuts returns the nodes whose pods do not reach a peer whose traffic a gateway carries. Nodes that
-// are not Ready are left out: Kubernetes says so.
+// are not Ready are left out: Kubernetes reports them.
 func (n Nodes) Cuts(peer string, carrier *v1alpha1.FabricNode) []Cut {
 	var out []Cut
 	for i := range n.Fabric {
@@ -131,7 +131,7 @@ func (n Nodes) Cuts(peer string, carrier *v1alpha1.FabricNode) []Cut {
 			if carrier.Status.ObservedAt.Time.Before(cut.reported) {
 				cut.reported = carrier.Status.ObservedAt.Time
 			}
-			cut.Why = "each carries the peer's traffic, for they do not hear of each other: see that UDP passes between the two"
+			cut.Why = "each of the two carries the peer's traffic, since neither receives the claims of the other: see that UDP passes between the two"
 		} else {
 			cut.Why = n.why(node, carrier.Name)
 		}
@@ -142,16 +142,16 @@ func (n Nodes) Cuts(peer string, carrier *v1alpha1.FabricNode) []Cut {
 	return out
 }
 
-// why says why the pods of a node do not reach a gateway, and what to do; empty if they do, by what
-// is known. What else a node finds out of its pods' way is a case here.
+// why returns why the pods of a node do not reach a gateway, and what to do; empty if no reason is
+// known. Each further finding of a node about its pods' way is a case here.
 func (n Nodes) why(node *v1alpha1.FabricNode, gateway string) string {
-	const look = ": look at its pod of DaemonSet entente-fabric, or delete its FabricNode if none is to run there"
+	const seePod = ": look at its pod of DaemonSet entente-fabric, or delete its FabricNode if none is to run there"
 	path := ownPath(node, gateway)
 	switch {
 	case n.Gone(node):
-		return "no pod of the fabric runs there" + look
+		return "no pod of the fabric runs there" + seePod
 	case Silent(node, n.Now):
-		return "the fabric there was last heard of at " + node.Status.ObservedAt.UTC().Format(time.RFC3339) + look
+		return "the fabric there was last heard of at " + node.Status.ObservedAt.UTC().Format(time.RFC3339) + seePod
 	case StopsPods(node):
 		return Blocks(node)
 	case path == nil:
@@ -170,20 +170,20 @@ func (n Nodes) why(node *v1alpha1.FabricNode, gateway string) string {
 	return ""
 }
 
-// CutsSince is since when nodes are cut off.
+// CutsSince is since when nodes have been cut off.
 type CutsSince map[string]time.Time
 
-// Lasting returns those of some cuts that have lasted, since when each of all has been there, and when
-// the next may have lasted; zero if none is new. told is since when the peer's status says that there
-// are some, which counts for an agent that was just started and so has seen none; else zero.
-func Lasting(cuts []Cut, was CutsSince, told, now time.Time) (lasting []Cut, since CutsSince, again time.Duration) {
+// Lasting returns the cuts that have outlasted their grace, since when each cut has lasted, and after how
+// long the next may outlast its grace; zero if none is new. reported is since when the peer's status
+// reports cuts, or zero. An agent that was just started, and so has seen none, counts from then.
+func Lasting(cuts []Cut, was CutsSince, reported, now time.Time) (lasting []Cut, since CutsSince, again time.Duration) {
 	since = CutsSince{}
 	for _, c := range cuts {
 		at, known := was[c.key()]
 		switch {
 		case known:
-		case was == nil && !told.IsZero():
-			at = told
+		case was == nil && !reported.IsZero():
+			at = reported
 		default:
 			at = now
 		}
@@ -194,8 +194,8 @@ func Lasting(cuts []Cut, was CutsSince, told, now time.Time) (lasting []Cut, sin
 				again = left
 			}
 		case c.split && !c.reported.After(at.Add(c.grace)):
-			if again == 0 || again > splitLook { // that nodes report enqueues no peer
-				again = splitLook
+			if again == 0 || again > splitRecheck { // reports of nodes do not enqueue peers
+				again = splitRecheck
 			}
 		default:
 			lasting = append(lasting, c)
@@ -204,8 +204,8 @@ func Lasting(cuts []Cut, was CutsSince, told, now time.Time) (lasting []Cut, sin
 	return lasting, since, again
 }
 
-// Tell says of whom and why pods are cut off.
-func Tell(cuts []Cut) string {
+// CutsMessage returns a text that names the nodes whose pods are cut off, and why.
+func CutsMessage(cuts []Cut) string {
 	whose := map[string][]string{}
 	for _, c := range cuts {
 		name := c.key()
@@ -224,7 +224,7 @@ func Tell(cuts []Cut) string {
 	return strings.Join(texts, "; ")
 }
 
-// Some names the first nodes of a list, and says how many more there are.
+// Some returns the names of the first nodes of a list, and how many more there are.
 func Some(nodes []string) string {
 	nodes = slices.Sorted(slices.Values(nodes))
 	if len(nodes) <= maxNamed {
@@ -233,20 +233,20 @@ func Some(nodes []string) string {
 	return fmt.Sprintf("%s and %d more nodes", strings.Join(nodes[:maxNamed], ", "), len(nodes)-maxNamed)
 }
 
-// blocking returns the findings by which nothing passes between a node's pods and the tunnel,
-// though what the node sends by itself, such as probes, does. A test has each reason of preflight
-// be one of these or not.
+// blocking returns the findings by which no packets pass between a node's pods and the tunnel,
+// though the node's own packets, such as probes, do. A test checks that each reason of preflight
+// is classified.
 func blocking() []string {
 	return []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
 }
 
-// StopsPods says whether a node has one of the blocking findings.
+// StopsPods reports whether a node has one of the blocking findings.
 func StopsPods(n *v1alpha1.FabricNode) bool {
 	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking(), f.Reason) })
 }
 
-// Blocks is what on a node keeps the packets of tunnels from passing, by its own check; empty is
-// nothing. What stops its pods comes first.
+// Blocks returns a text about the worst finding of a node's own check that keeps the packets of tunnels
+// from passing; empty if there is none. Findings that stop its pods come first.
 func Blocks(n *v1alpha1.FabricNode) string {
 	found := errorsOf(n)
 	if len(found) == 0 {
@@ -256,7 +256,7 @@ func Blocks(n *v1alpha1.FabricNode) string {
 	return fmt.Sprintf("%s (%s): %s; see `entente doctor network`", f.Message, f.Reason, f.Remedy)
 }
 
-// errorsOf is what a node found that keeps packets from passing, worst first.
+// errorsOf returns the findings of a node that keep packets from passing, worst first.
 func errorsOf(n *v1alpha1.FabricNode) []v1alpha1.FabricFinding {
 	if n.Status.Preflight == nil {
 		return nil

@@ -86,7 +86,7 @@ func TestCutsNameNodesWhosePodsDoNotReachAPeer(t *testing.T) {
 			if carrier == nil || unreachable != nil {
 				t.Fatalf("the carrier is %v, and not reached from %v", carrier, unreachable)
 			}
-			got := Tell(nodes.Cuts("peer", carrier))
+			got := CutsMessage(nodes.Cuts("peer", carrier))
 			if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 				t.Errorf("it says %q, want %q", got, tc.want)
 			}
@@ -132,7 +132,7 @@ func TestCarrierIsTheGatewayThatOthersReach(t *testing.T) {
 	}
 }
 
-func TestCutsAreToldOnceTheyLast(t *testing.T) {
+func TestCutsAreReportedOnceTheyLast(t *testing.T) {
 	t.Parallel()
 	cut, slow := Cut{Nodes: []string{"w"}, grace: cutLasts}, Cut{Nodes: []string{"x"}, grace: cutCordoned}
 	both := Cut{Nodes: []string{"a", "b"}, grace: cutLasts, split: true, reported: now}
@@ -140,24 +140,24 @@ func TestCutsAreToldOnceTheyLast(t *testing.T) {
 	later.reported = now.Add(time.Minute)
 	at := func(d time.Duration) time.Time { return now.Add(d) }
 	for name, tc := range map[string]struct {
-		cuts  []Cut
-		was   CutsSince
-		told  time.Time
-		now   time.Time
-		want  []string
-		again time.Duration
+		cuts     []Cut
+		was      CutsSince
+		reported time.Time
+		now      time.Time
+		want     []string
+		again    time.Duration
 	}{
 		"it began":                             {cuts: []Cut{cut, slow}, was: CutsSince{}, now: now, again: cutLasts},
 		"it lasts":                             {cuts: []Cut{cut, slow}, was: CutsSince{"w": now, "x": now}, now: at(cutLasts), want: []string{"w"}, again: cutCordoned - cutLasts},
 		"it lasts on a node that is cordoned":  {cuts: []Cut{slow}, was: CutsSince{"x": now}, now: at(cutCordoned), want: []string{"x"}},
-		"the agent was restarted meanwhile":    {cuts: []Cut{cut}, told: at(-time.Hour), now: now, want: []string{"w"}},
+		"the agent was restarted meanwhile":    {cuts: []Cut{cut}, reported: at(-time.Hour), now: now, want: []string{"w"}},
 		"it begins after the agent's restart":  {cuts: []Cut{cut}, now: now, again: cutLasts},
-		"two carry it, and one may be dead":    {cuts: []Cut{both}, was: CutsSince{"a b": now}, now: at(30 * time.Second), again: splitLook},
+		"two carry it, and one may be dead":    {cuts: []Cut{both}, was: CutsSince{"a b": now}, now: at(30 * time.Second), again: splitRecheck},
 		"two carry it, and both have reported": {cuts: []Cut{later}, was: CutsSince{"a b": now}, now: at(time.Minute), want: []string{"a b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lasting, since, again := Lasting(tc.cuts, tc.was, tc.told, tc.now)
+			lasting, since, again := Lasting(tc.cuts, tc.was, tc.reported, tc.now)
 			var got []string
 			for _, c := range lasting {
 				got = append(got, c.key())
@@ -169,10 +169,10 @@ func TestCutsAreToldOnceTheyLast(t *testing.T) {
 	}
 }
 
-// A fabric whose pod is gone is known to be within seconds, and nobody writes anything for that.
+// That the pod of a fabric is gone is known within seconds, without an object being written for it.
 func TestHealthSaysOnWhichNodesNoFabricRuns(t *testing.T) {
 	t.Parallel()
-	clock, told := now, 0
+	clock, reported := now, 0
 	node := fabricOf("n1")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "entente-system", Name: "entente-fabric-1",
@@ -181,15 +181,15 @@ func TestHealthSaysOnWhichNodesNoFabricRuns(t *testing.T) {
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	c := peertest.Client(t, &node, own, pod)
-	r := &Reconciler{Client: c, Self: "self", Most: 1, Namespace: "entente-system", Silent: func() { told++ }, Now: func() time.Time { return clock }}
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Namespace: "entente-system", Silent: func() { reported++ }, Now: func() time.Time { return clock }}
 	look := func(want Health, wakes int) time.Duration {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), reconcile.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.Health("n1"); got != want || told != wakes {
-			t.Errorf("it is %+v after %d wakes, want %+v after %d", got, told, want, wakes)
+		if got := r.Health("n1"); got != want || reported != wakes {
+			t.Errorf("it is %+v after %d wakes, want %+v after %d", got, reported, want, wakes)
 		}
 		return result.RequeueAfter
 	}

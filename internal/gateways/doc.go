@@ -1,5 +1,5 @@
-// Package gateways chooses the nodes that hold tunnels to other clusters, and decides where
-// other clusters are told to dial each: pure functions of Nodes, FabricNodes and Services, and
-// one reconciler that writes what they say. By what the nodes say it also finds which of them carries
-// the traffic of a peer, and whose pods do not reach that one.
+// Package gateways chooses the nodes that have tunnels to other clusters, and the endpoints that are
+// announced for each: pure functions of Nodes, FabricNodes and Services, and
+// one reconciler that writes their results. By the status of the nodes it also finds which of them carries
+// the traffic of a peer, and the nodes whose pods do not reach that one.
 package gateways

@@ -14,35 +14,35 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// Health is what Kubernetes says of a node. The zero value is a node that is well.
+// Health is the state of a node in Kubernetes. The zero value is that of a healthy node.
 type Health struct {
 	// NotReady says that its Node is not Ready, or gone.
 	NotReady bool
-	// Reports says of one that is not Ready that its fabric reports all the same: it runs on.
+	// Reports says that its fabric still reports although the node is not Ready.
 	Reports bool
-	// Cordoned says that it takes no new pods: somebody may be at work on it.
+	// Cordoned says that it takes no new pods: its administrator may be working on it.
 	Cordoned bool
-	// Absent says that no pod of the fabric has run there for a while.
+	// Absent says that no pod of the fabric has been running there for a while.
 	Absent bool
 }
 
-// healths is the health of nodes that are not well, by their names. The zero value knows none.
+// healths is the health of the unhealthy nodes, by their names. The zero value has none.
 type healths struct {
 	mu sync.Mutex
 	of map[string]Health
-	// absent is since when no pod of the fabric runs on a node.
+	// absent is since when no pod of the fabric has been running on a node.
 	absent map[string]time.Time
 }
 
-// Health returns what Kubernetes says of a node.
+// Health returns the state of a node in Kubernetes.
 func (r *Reconciler) Health(node string) Health {
 	r.health.mu.Lock()
 	defer r.health.mu.Unlock()
 	return r.health.of[node]
 }
 
-// examine finds out how the nodes are. It returns whether that changed, and when it may change if
-// no object does; zero is never.
+// examine finds out the health of the nodes. It returns whether that changed, and after how long it may
+// change without an event; zero means never.
 func (r *Reconciler) examine(ctx context.Context, machines []machine, now time.Time) (changed bool, again time.Duration, err error) {
 	var running map[string]bool
 	if r.Namespace != "" {
@@ -54,7 +54,7 @@ func (r *Reconciler) examine(ctx context.Context, machines []machine, now time.T
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	of, absent := map[string]Health{}, map[string]time.Time{}
-	within := func(left time.Duration) bool { // and looks again when that is over
+	within := func(left time.Duration) bool { // and requeues for the end of that time
 		if left > 0 && (again == 0 || left < again) {
 			again = left
 		}
@@ -63,7 +63,7 @@ func (r *Reconciler) examine(ctx context.Context, machines []machine, now time.T
 	for _, m := range machines {
 		name, is := m.fabric.Name, Health{NotReady: !isReady(m.node), Cordoned: m.node.Spec.Unschedulable}
 		is.Reports = is.NotReady && within(reportsWithin-now.Sub(m.fabric.Status.ObservedAt.Time))
-		// The fabric of a node that comes back has that time to start.
+		// The fabric of a node that comes back has absentAfter to start.
 		if running != nil && !running[name] && !is.NotReady {
 			since, known := h.absent[name]
 			if !known {
@@ -98,17 +98,17 @@ func (r *Reconciler) fabricPods(ctx context.Context) (map[string]bool, error) {
 // fabricDaemonSet is the DaemonSet of the chart that runs the fabric.
 const fabricDaemonSet = "entente-fabric"
 
-// isFabric says whether a pod is one of the DaemonSet that runs the fabric.
+// isFabric reports whether a pod is one of the DaemonSet that runs the fabric.
 func isFabric(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
 	return owner != nil && owner.Kind == "DaemonSet" && owner.Name == fabricDaemonSet
 }
 
-// runs says whether a pod has what carries packets. A pod that is not Ready does: the process that
-// follows the API server may be restarted while the tunnels' own goes on.
+// runs reports whether the tunnels of a pod of the fabric run. They may run in a pod that is not Ready:
+// the process that follows the API server may be restarting while the tunnel process goes on.
 func runs(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }
 
-// podMatters lets pass what changes whether a pod of the fabric runs.
+// podMatters passes events that change whether a pod of the fabric runs.
 func (r *Reconciler) podMatters() predicate.Predicate {
 	ours := func(o client.Object) (*corev1.Pod, bool) {
 		p, ok := o.(*corev1.Pod)

@@ -24,37 +24,37 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Reconciler chooses which nodes hold tunnels to other clusters, and forgets the
-// FabricNodes of nodes that are gone. Which of them carries a peer's traffic the nodes
-// agree upon without an API server, within a second of the death of one: see package tunnel.
+// Reconciler chooses which nodes have tunnels to other clusters, and deletes the
+// FabricNodes of nodes that are gone. The nodes agree on the one that carries a peer's traffic
+// without an API server, within a second of the death of one: see package tunnel.
 type Reconciler struct {
 	Client client.Client
 	// Self is this cluster's ID, which the fabric learns from its FabricNode.
 	Self peering.ClusterID
 	// Most is how many gateways are chosen where no Node is labelled as one.
 	Most int
-	// Endpoints is where other clusters can dial gateways, where their Nodes do not say: as
-	// host or host:port, with {node} for a gateway's name.
+	// Endpoints are the endpoints of gateways whose Nodes have no annotation: host or host:port,
+	// with {node} for a gateway's name.
 	Endpoints []string
-	// Services is by which Services they can, where neither says.
+	// Services are the Services of gateways with neither.
 	Services Services
-	// Direct is which nodes other clusters are told of, with their pods, so that their nodes
+	// Direct is which nodes are announced to other clusters, with their pods, so that their nodes
 	// reach these pods past the gateways.
 	Direct Direct
-	// Pods returns the prefixes of pods that other clusters are told of each of some nodes, by
-	// name, from those that the nodes have. Nil tells none.
+	// Pods returns the prefixes of pods to announce to other clusters for each of some nodes, by
+	// name, from those that the nodes have. Nil announces none.
 	Pods func(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error)
-	// Reserved returns the prefixes of Services, of which nodes check that no alias overlaps
-	// them; nil returns none.
+	// Reserved returns the prefixes of Services, which nodes check for overlaps with aliases. Nil
+	// means none.
 	Reserved func(context.Context) ([]netip.Prefix, error)
-	// Namespace is where the fabric's pods are; empty is not known.
+	// Namespace is that of the fabric's pods; empty means unknown.
 	Namespace string
 	// Silent is called when the fabric of a node fell silent, or reports again, and when the
-	// health of a node changed: when that is so changes no object that peers are reconciled for.
+	// health of a node changed: these events change no object for which peers are reconciled.
 	Silent func()
 	Now    func() time.Time
 
-	// silent is the nodes whose fabrics are.
+	// silent are the nodes whose fabrics are silent.
 	silent  []string
 	failing failures
 	health  healths
@@ -74,8 +74,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// nodeMatters says whether an update of a Node can change whether it is a gateway, or where it
-// can be dialled.
+// nodeMatters reports whether an update of a Node can change whether it is a gateway, or its
+// endpoints.
 func nodeMatters(e event.UpdateEvent) bool {
 	was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 	return was.Annotations[v1alpha1.AnnotationEndpoint] != is.Annotations[v1alpha1.AnnotationEndpoint] || isReady(was) != isReady(is) || isFree(was) != isFree(is) ||
@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	candidates := candidatesOf(machines, now)
 	r.failing = r.failing.next(candidates, now)
 	chosen := choose(candidates, r.failing, r.Most, now)
-	// New gateways are named before the old ones are not any more: there is never none.
+	// New gateways are written before old ones are removed: there is always at least one.
 	slices.SortStableFunc(machines, func(a, b machine) int {
 		return compareBool(chosen[b.fabric.Name], chosen[a.fabric.Name])
 	})
@@ -118,15 +118,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	pods, untold, err := r.pods(ctx, machines, chosen)
+	pods, unannounced, err := r.pods(ctx, machines, chosen)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, name := range beyond(machines[:len(chosen)]) {
-		untold[name] = []string{noRoomForGateway(len(chosen))}
+		unannounced[name] = []string{noRoomForGateway(len(chosen))}
 	}
-	if omitted > 0 && len(machines) > 0 { // one says it, a gateway if there is one
-		untold[machines[0].fabric.Name] = append(untold[machines[0].fabric.Name], noRoomForServices(omitted))
+	if omitted > 0 && len(machines) > 0 { // one node reports it, preferably a gateway
+		unannounced[machines[0].fabric.Name] = append(unannounced[machines[0].fabric.Name], noRoomForServices(omitted))
 	}
 	var nodes []*v1alpha1.FabricNode
 	for i, m := range machines {
@@ -140,7 +140,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		} else if len(pods[n.Name]) > 0 {
 			n.Spec.Endpoints = nodeOf(n, m.node, r.Endpoints)
 		}
-		problems = slices.Concat(problems, untold[n.Name])
+		problems = slices.Concat(problems, unannounced[n.Name])
 		n.Spec.EndpointProblems = problems[:min(len(problems), maxProblems)]
 		if err := r.write(ctx, before, n); err != nil {
 			return reconcile.Result{}, err
@@ -150,7 +150,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: min(cmp.Or(again, reportMaxAge/3), reportMaxAge/3)}, unserved
 }
 
-// notify has peers reconciled where other nodes are silent than before, or the health of one changed.
+// notify enqueues the peers if other nodes are silent than before, or the health of one changed.
 func (r *Reconciler) notify(silent []string, changed bool) {
 	if changed || !slices.Equal(silent, r.silent) {
 		r.silent = silent
@@ -197,13 +197,13 @@ func (r *Reconciler) machines(ctx context.Context) ([]machine, error) {
 	return out, nil
 }
 
-// pods returns the prefixes of pods that other clusters are told, by node, and of which nodes
-// they are not told all, and why. Of nodes that are no gateways they are told as many as a
+// pods returns the prefixes of pods to announce to other clusters, by node, and the nodes of which some
+// are not announced, with the reasons. Of nodes that are not gateways as many are announced as a
 // message has room for.
-func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (pods, untold map[string][]string, err error) {
-	pods, untold = map[string][]string{}, map[string][]string{}
+func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (pods, unannounced map[string][]string, err error) {
+	pods, unannounced = map[string][]string{}, map[string][]string{}
 	if r.Direct == DirectNone || r.Pods == nil {
-		return pods, untold, nil
+		return pods, unannounced, nil
 	}
 	has := map[string][]netip.Prefix{}
 	for _, m := range machines {
@@ -213,7 +213,7 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 			}
 		}
 	}
-	told, err := r.Pods(ctx, has)
+	announced, err := r.Pods(ctx, has)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -221,7 +221,7 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 	var late []string
 	for _, m := range slices.SortedFunc(slices.Values(machines), func(a, b machine) int { return cmp.Compare(a.fabric.Name, b.fabric.Name) }) {
 		n := m.fabric
-		if len(told[n.Name]) == 0 || n.Status.PublicKey == "" {
+		if len(announced[n.Name]) == 0 || n.Status.PublicKey == "" {
 			continue
 		}
 		if !chosen[n.Name] {
@@ -234,18 +234,18 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 			}
 		}
 		var problem string
-		if pods[n.Name], problem = largest(told[n.Name]); problem != "" {
-			untold[n.Name] = []string{problem}
+		if pods[n.Name], problem = largest(announced[n.Name]); problem != "" {
+			unannounced[n.Name] = []string{problem}
 		}
 	}
 	for _, name := range late {
-		untold[name] = []string{noRoomForNode(others)}
+		unannounced[name] = []string{noRoomForNode(others)}
 	}
-	return pods, untold, nil
+	return pods, unannounced, nil
 }
 
-// serviceCIDRs returns the prefixes of Services that nodes are told, and how many they are not.
-func (r *Reconciler) serviceCIDRs(ctx context.Context) (told []string, omitted int, err error) {
+// serviceCIDRs returns the prefixes of Services for the FabricNodes, and how many are left out.
+func (r *Reconciler) serviceCIDRs(ctx context.Context) (cidrs []string, omitted int, err error) {
 	if r.Reserved == nil {
 		return nil, 0, nil
 	}
@@ -256,16 +256,16 @@ func (r *Reconciler) serviceCIDRs(ctx context.Context) (told []string, omitted i
 	out := wire.Texts(prefixes)
 	slices.Sort(out)
 	out = slices.Compact(out)
-	told = out[:min(len(out), maxServiceCIDRs)]
-	return told, len(out) - len(told), nil
+	cidrs = out[:min(len(out), maxServiceCIDRs)]
+	return cidrs, len(out) - len(cidrs), nil
 }
 
-// noRoomForServices says that nodes do not check for all prefixes of Services.
+// noRoomForServices returns the problem that nodes do not check all prefixes of Services.
 func noRoomForServices(omitted int) string {
-	return fmt.Sprintf("nodes are told %d prefixes of Services, and %d more exist that they do not check for overlaps: set cluster.serviceCIDRs to prefixes that hold them", maxServiceCIDRs, omitted)
+	return fmt.Sprintf("nodes check %d prefixes of Services for overlaps, the limit, and %d more exist: set cluster.serviceCIDRs to prefixes that cover them", maxServiceCIDRs, omitted)
 }
 
-// Announced returns the gateways and where other clusters are told to dial them.
+// Announced returns the gateways with their announced endpoints.
 func (r *Reconciler) Announced(ctx context.Context) ([]peering.PlannedGateway, error) {
 	var list v1alpha1.FabricNodeList
 	if err := r.Client.List(ctx, &list); err != nil {

@@ -24,13 +24,13 @@ import (
 var now = peertest.Now
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // else it logs, with a stack, that no logger was set
 	os.Exit(m.Run())
 }
 
 func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	t.Parallel()
-	clock, told := now, 0
+	clock, enqueued := now, 0
 	node := &v1alpha1.FabricNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
 		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
@@ -38,15 +38,15 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	c := peertest.Client(t, node, own)
-	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() { told++ }, Now: func() time.Time { return clock }}
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() { enqueued++ }, Now: func() time.Time { return clock }}
 	look := func(after time.Duration, want int, what string) {
 		t.Helper()
 		clock = clock.Add(after)
 		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
 			t.Fatal(err)
 		}
-		if told != want {
-			t.Errorf("%s: peers were looked at %d times, want %d", what, told, want)
+		if enqueued != want {
+			t.Errorf("%s: peers were enqueued %d times, want %d", what, enqueued, want)
 		}
 	}
 	look(0, 0, "it is there")
@@ -64,7 +64,7 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	look(time.Second, 2, "it is heard of again")
 }
 
-// Nodes are told the prefixes of Services, gateways and others.
+// All FabricNodes have the prefixes of Services, those of gateways and others.
 func TestFabricNodesListServicePrefixes(t *testing.T) {
 	t.Parallel()
 	c := peertest.Client(t,
@@ -86,7 +86,7 @@ func TestFabricNodesListServicePrefixes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.Equal(n.Spec.ServiceCIDRs, want) {
-				t.Errorf("%s is told %q, want %q", name, n.Spec.ServiceCIDRs, want)
+				t.Errorf("%s has %q, want %q", name, n.Spec.ServiceCIDRs, want)
 			}
 		}
 	}
@@ -97,8 +97,8 @@ func TestFabricNodesListServicePrefixes(t *testing.T) {
 		prefixes = append(prefixes, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
 	}
 	refused = nil
-	if told, omitted, err := r.serviceCIDRs(t.Context()); err != nil || len(told) != maxServiceCIDRs || omitted != maxServiceCIDRs {
-		t.Errorf("%d prefixes are told and %d are not (%v), want %d of each", len(told), omitted, err, maxServiceCIDRs)
+	if cidrs, omitted, err := r.serviceCIDRs(t.Context()); err != nil || len(cidrs) != maxServiceCIDRs || omitted != maxServiceCIDRs {
+		t.Errorf("%d prefixes are written and %d are not (%v), want %d of each", len(cidrs), omitted, err, maxServiceCIDRs)
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
 		t.Fatal(err)
@@ -107,14 +107,14 @@ func TestFabricNodesListServicePrefixes(t *testing.T) {
 	if err := c.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
-	said := 0
+	reporting := 0
 	for _, n := range list.Items {
-		if strings.Contains(strings.Join(n.Spec.EndpointProblems, "; "), "64 more exist that they do not check") {
-			said++
+		if strings.Contains(strings.Join(n.Spec.EndpointProblems, "; "), "and 64 more exist: set cluster.serviceCIDRs") {
+			reporting++
 		}
 	}
-	if said != 1 {
-		t.Errorf("%d nodes say that they are not told all prefixes of Services, want one", said)
+	if reporting != 1 {
+		t.Errorf("%d nodes report that prefixes of Services are left out, want one", reporting)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestGatewayThatStaysDeadIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		if result.RequeueAfter == 0 || result.RequeueAfter > replaceAfter {
-			t.Errorf("looks again after %s", result.RequeueAfter)
+			t.Errorf("requeued after %s", result.RequeueAfter)
 		}
 		var list v1alpha1.FabricNodeList
 		if err := c.List(t.Context(), &list); err != nil {
@@ -167,8 +167,8 @@ func TestGatewayThatStaysDeadIsReplaced(t *testing.T) {
 	}
 }
 
-// Other clusters are told of the nodes that the administrator chose, with the pods that are theirs.
-func TestNodesAreToldWhatPeersAreTold(t *testing.T) {
+// The nodes that the administrator chose are announced to other clusters, with their pods.
+func TestFabricNodesHaveWhatIsAnnouncedToPeers(t *testing.T) {
 	t.Parallel()
 	for direct, want := range map[Direct]map[string][]string{
 		DirectAll:      {"gw": {"10.0.1.0/24"}, "w1": {"10.0.2.0/24"}},
@@ -192,7 +192,7 @@ func TestNodesAreToldWhatPeersAreTold(t *testing.T) {
 		c := peertest.Client(t, objects...)
 		r := &Reconciler{
 			Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Direct: direct,
-			// One that is not in what peers know is not told.
+			// One outside of the prefixes that peers know is not announced.
 			Pods: func(_ context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
 				delete(has, "w2")
 				return has, nil
@@ -207,10 +207,10 @@ func TestNodesAreToldWhatPeersAreTold(t *testing.T) {
 		}
 		for _, n := range nodes.Items {
 			if !slices.Equal(n.Spec.Pods, want[n.Name]) {
-				t.Errorf("%s: of node %s peers are told the pods %v, want %v", direct, n.Name, n.Spec.Pods, want[n.Name])
+				t.Errorf("%s: of node %s the pods %v are announced, want %v", direct, n.Name, n.Spec.Pods, want[n.Name])
 			}
-			if told := len(want[n.Name]) > 0 || n.Name == "gw"; (len(n.Spec.Endpoints) > 0) != told {
-				t.Errorf("%s: of node %s peers are told the endpoints %v", direct, n.Name, n.Spec.Endpoints)
+			if announced := len(want[n.Name]) > 0 || n.Name == "gw"; (len(n.Spec.Endpoints) > 0) != announced {
+				t.Errorf("%s: of node %s the endpoints %v are announced", direct, n.Name, n.Spec.Endpoints)
 			}
 		}
 	}

@@ -24,50 +24,50 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Services is how other clusters dial gateways by Services, one for each gateway: its
-// key is its own, so packets for one must not arrive at another. The zero value is not at all.
+// Services configures the Services by which other clusters dial gateways, one for each gateway: each
+// has a key of its own, so packets for one must not arrive at another. The zero value makes none.
 type Services struct {
 	// Namespace is where the Services are.
 	Namespace string
 	// Type is LoadBalancer or NodePort; empty makes none, and removes those that were made.
 	Type corev1.ServiceType
-	// Class is the class of load balancers, Annotations what else tells the cloud what to make.
+	// Class is the class of load balancers, Annotations are further settings for the cloud.
 	Class       string
 	Annotations map[string]string
 }
 
 const (
-	// servicePrefix is what the names of gateways' Services begin with. The chart's
+	// servicePrefix begins the names of gateways' Services. The chart's
 	// guard lets the agent make only these.
 	servicePrefix    = "entente-gateway-"
 	componentLabel   = "app.kubernetes.io/component"
 	componentGateway = "gateway"
-	// annotationApplied is the hash of what was written last.
+	// annotationApplied is the hash of the objects that were last written.
 	annotationApplied = "entente.dev/applied"
 )
 
-// gatewayService is the Service of a gateway, with what is behind it.
+// gatewayService is the Service of a gateway, with its EndpointSlices.
 type gatewayService struct {
 	name, node string
 	service    *corev1ac.ServiceApplyConfiguration
 	slices     []*discoveryv1ac.EndpointSliceApplyConfiguration
 }
 
-// has says whether an object is the Service of a gateway, by its label.
+// has reports whether an object is the Service of a gateway, by its label.
 func (cfg Services) has(o client.Object) bool {
 	return o.GetNamespace() == cfg.Namespace && o.GetLabels()[componentLabel] == componentGateway
 }
 
-// name is that of a gateway's Service: another one for each type and class, which cannot be
+// name returns the name of a gateway's Service. It differs by type and class, which cannot be
 // changed under a cloud's controller.
 func (cfg Services) name(node string) string {
 	sum := sha256.Sum256([]byte(string(cfg.Type) + "/" + cfg.Class + "/" + node))
 	return servicePrefix + hex.EncodeToString(sum[:8])
 }
 
-// planServices returns the Services of gateways; which of those that are there go, for
-// nothing wants them; and of which gateways none is made, with the reason. Of more gateways than
-// may have one those keep theirs that have it.
+// planServices returns the Services to make for gateways, the existing ones to delete, and
+// the gateways without a Service, with the reason. If there are more gateways than
+// Services allowed, those that have one keep it.
 func planServices(cfg Services, gateways []gateway, have []corev1.Service) (want []gatewayService, gone []*corev1.Service, without map[string]string) {
 	exists, without := map[string]bool{}, map[string]string{}
 	for i := range have {
@@ -83,13 +83,13 @@ func planServices(cfg Services, gateways []gateway, have []corev1.Service) (want
 	for i, g := range gateways {
 		name := cfg.name(g.node)
 		if i >= maxServices {
-			without[g.node] = fmt.Sprintf("there are %d gateways, and %d at most have a Service by which they are dialled: this one has none; label fewer nodes %s=true", len(gateways), maxServices, v1alpha1.LabelGateway)
+			without[g.node] = fmt.Sprintf("there are %d gateways, the limit is %d Services (maxServices): this one has none; label fewer nodes %s=true", len(gateways), maxServices, v1alpha1.LabelGateway)
 			continue
 		}
 		s := serviceFor(cfg, name, g)
 		kept[name] = true
 		if len(s.slices) == 0 {
-			without[g.node] = "it has no Service yet: its Node has no InternalIP, or its fabric does not say where it listens"
+			without[g.node] = "it has no Service yet: its Node has no InternalIP, or its fabric has not reported its port"
 			continue
 		}
 		want = append(want, s)
@@ -102,8 +102,8 @@ func planServices(cfg Services, gateways []gateway, have []corev1.Service) (want
 	return want, gone, without
 }
 
-// serviceFor returns a gateway's Service, which leads to the fabric on that very node, and only
-// from packets that arrive there: so their source is kept, and a load balancer asks that node.
+// serviceFor returns a gateway's Service, which leads only to the fabric on that node, with
+// externalTrafficPolicy Local: so sources are kept, and a load balancer sends to that node.
 func serviceFor(cfg Services, name string, g gateway) gatewayService {
 	out := gatewayService{name: name, node: g.node}
 	port, err := strconv.ParseUint(g.port, 10, 16)
@@ -141,7 +141,7 @@ func serviceFor(cfg Services, name string, g gateway) gatewayService {
 	return out
 }
 
-// hash is of all that is to be written.
+// hash is that of all objects to write.
 func (s gatewayService) hash() (string, error) {
 	b, err := json.Marshal([]any{s.service, s.slices})
 	if err != nil {
@@ -151,15 +151,15 @@ func (s gatewayService) hash() (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// upToDate says that a Service is as it was last written, and that nobody changed since what
-// matters.
+// upToDate reports whether a Service was last written with this hash, and whether its fields that
+// matter are unchanged since.
 func (s gatewayService) upToDate(at *corev1.Service, hash string) bool {
 	return at != nil && at.Annotations[annotationApplied] == hash && at.Spec.Type == *s.service.Spec.Type && len(at.Spec.Selector) == 0 &&
 		at.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && len(at.Spec.Ports) == 1 &&
 		at.Spec.Ports[0].Port == *s.service.Spec.Ports[0].Port && at.Spec.Ports[0].Protocol == corev1.ProtocolUDP
 }
 
-// servedAt returns where a gateway can be dialled by its Service, and why nowhere.
+// servedAt returns the endpoints of a gateway by its Service, or a problem.
 func servedAt(s *corev1.Service, addresses []corev1.NodeAddress) (endpoints []string, problem string) {
 	if len(s.Spec.Ports) == 0 {
 		return nil, fmt.Sprintf("Service %s has no port", s.Name)
@@ -193,14 +193,14 @@ func servedAt(s *corev1.Service, addresses []corev1.NodeAddress) (endpoints []st
 	return endpoints, problem
 }
 
-// served is what Services do for a gateway.
+// served is the result of a gateway's Service.
 type served struct {
 	endpoints []string
 	problem   string
 }
 
-// serve makes the Services of gateways as they should be, and returns what they do for each.
-// An error with one stops no other, and nothing that is announced without it.
+// serve reconciles the Services of gateways, and returns the result for each.
+// An error with one does not stop the others, or the announcement of other endpoints.
 func (r *Reconciler) serve(ctx context.Context, gateways []gateway) (map[string]served, error) {
 	var list corev1.ServiceList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.Services.Namespace), client.MatchingLabels{componentLabel: componentGateway, v1alpha1.LabelManaged: v1alpha1.Manager}); err != nil {
@@ -239,7 +239,7 @@ func (r *Reconciler) serve(ctx context.Context, gateways []gateway) (map[string]
 	return out, errors.Join(errs...)
 }
 
-// applyService writes a Service and its EndpointSlices where they are not as they should be.
+// applyService writes a Service and its EndpointSlices if they differ from the desired ones.
 func (r *Reconciler) applyService(ctx context.Context, s gatewayService, at *corev1.Service) error {
 	hash, err := s.hash()
 	if err != nil {
@@ -257,7 +257,7 @@ func (r *Reconciler) applyService(ctx context.Context, s gatewayService, at *cor
 	if !missing && s.upToDate(at, hash) {
 		return nil
 	}
-	// The Service last: it says that all of it was written.
+	// The Service last: its hash says that all objects were written.
 	owner := []client.ApplyOption{client.FieldOwner(v1alpha1.Manager), client.ForceOwnership}
 	for _, slice := range s.slices {
 		if err := r.Client.Apply(ctx, slice, owner...); err != nil {

@@ -1,8 +1,8 @@
 // Package transit decides which peers of this cluster reach each other's pods through it, and
-// through which peers its own reach others. It is pure: values in, values out.
+// through which peers its own pods reach others. It is pure: values in, values out.
 //
-// Packets pass between two peers only as long as all three clusters say so: this one names each of
-// the two at the other, and each of the two names the other at this one.
+// Packets pass between two peers only while all three clusters agree: this one names each of
+// the two for the other, and each of the two names the other for this one.
 package transit
 
 import (
@@ -18,15 +18,15 @@ import (
 
 // State is whether packets pass between a peer and a third cluster.
 type State struct {
-	// Third is the third cluster's ID, Name what it is called here, if it is a peer.
+	// Third is the third cluster's ID, Name its name here, if it is a peer.
 	Third, Name string
 	// Through says that this cluster is an end, and the peer the one in between.
 	Through bool
-	// Missing is what is missing for packets to pass; empty if nothing is.
+	// Missing says why packets do not pass; empty if they do.
 	Missing string
 }
 
-// States says of each third cluster that a peer's spec.transit names whether packets pass.
+// States returns the state of each third cluster that a peer's spec.transit names.
 func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []State {
 	var out []State
 	if peer.Spec.Transit == nil {
@@ -52,17 +52,17 @@ func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []Stat
 			s.Name = third.Name
 		}
 		if n := peer.Status.Network; n == nil || !slices.ContainsFunc(n.Transit, func(t v1alpha1.TransitAddresses) bool { return t.ClusterID == id }) {
-			s.Missing = "the peer has told no address there: it and the third cluster have to agree, and the peer has to run pods in both"
+			s.Missing = "the peer has announced no address there: it and the third cluster have to agree, and the peer has to run pods in both"
 		}
 		out = append(out, s)
 	}
 	return out
 }
 
-// Gap is a third cluster that has pods of the same namespaces of this cluster as a peer, and between
-// which and the peer nothing passes, as this cluster names neither to the other.
+// Gap is a third cluster that has pods of the same namespaces of this cluster as a peer, while no packets
+// pass between it and the peer, as this cluster names neither for the other.
 type Gap struct {
-	// Third is what the third cluster is called here, ThirdID its ID.
+	// Third is the name of the third cluster here, ThirdID its ID.
 	Third, ThirdID string
 	// Namespaces are this cluster's, sorted.
 	Namespaces []string
@@ -93,19 +93,19 @@ func Gaps(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, offloade
 	return out
 }
 
-// passes says whether this cluster names one peer to another.
+// passes reports whether this cluster names one peer for another.
 func passes(peer, third *v1alpha1.ForeignCluster) bool {
 	return peer.Spec.Transit != nil && slices.Contains(peer.Spec.Transit.PassTo, third.Spec.ClusterID)
 }
 
-// runsAt says whether a namespace may have pods at a provider.
+// runsAt reports whether a namespace may have pods at a provider.
 func runsAt(clusters []v1alpha1.NamespaceInCluster, provider string) bool {
 	return slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool {
 		return c.ForeignCluster == provider && (c.State == v1alpha1.OffloadingReady || c.State == v1alpha1.OffloadingEnding)
 	})
 }
 
-// missing says what is missing for packets to pass between two peers of this cluster.
+// missing returns why packets do not pass between two peers of this cluster; empty if they do.
 func missing(peer, third *v1alpha1.ForeignCluster, id string) string {
 	switch {
 	case id == peer.Spec.ClusterID:
@@ -153,7 +153,7 @@ func Through(peer *v1alpha1.ForeignCluster) []string {
 	return sorted(peer.Spec.Transit.Through)
 }
 
-// Concerned returns the names of the peers between which and one this cluster may pass packets.
+// Concerned returns the names of the peers that may exchange packets with a cluster through this one.
 func Concerned(id string, all []v1alpha1.ForeignCluster) []string {
 	var out []string
 	for i := range all {
@@ -164,8 +164,8 @@ func Concerned(id string, all []v1alpha1.ForeignCluster) []string {
 	return out
 }
 
-// Accepted returns the addresses of third clusters that a peer tells and that this cluster agrees
-// to know.
+// Accepted returns the addresses of third clusters that a peer announces, as far as this cluster agrees
+// to reach these clusters through it.
 func Accepted(network *v1alpha1.PeerNetwork, through []string) []netip.Addr {
 	return Addresses(slices.DeleteFunc(slices.Clone(network.Transit), func(t v1alpha1.TransitAddresses) bool { return !slices.Contains(through, t.ClusterID) }))
 }
@@ -183,24 +183,24 @@ func Addresses(list []v1alpha1.TransitAddresses) []netip.Addr {
 	return out
 }
 
-// List lists addresses by the cluster whose they are, sorted, each once, at most so many in all. It
+// List lists addresses by their cluster, sorted, each once, at most most in all. It
 // returns how many are left out.
 func List(by map[string][]netip.Addr, most int) (out []v1alpha1.TransitAddresses, left int) {
 	for _, id := range slices.Sorted(maps.Keys(by)) {
 		addrs := slices.Clone(by[id])
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		addrs = slices.Compact(addrs)
-		told := addrs[:min(len(addrs), most)]
+		listed := addrs[:min(len(addrs), most)]
 		if len(out) == peering.MaxTransit {
-			told = nil
+			listed = nil
 		}
-		left += len(addrs) - len(told)
-		most -= len(told)
-		if len(told) == 0 {
+		left += len(addrs) - len(listed)
+		most -= len(listed)
+		if len(listed) == 0 {
 			continue
 		}
 		t := v1alpha1.TransitAddresses{ClusterID: id}
-		for _, a := range told {
+		for _, a := range listed {
 			t.Addresses = append(t.Addresses, a.String())
 		}
 		out = append(out, t)
@@ -208,7 +208,7 @@ func List(by map[string][]netip.Addr, most int) (out []v1alpha1.TransitAddresses
 	return out, left
 }
 
-// ToWire writes a list as it is told to a peer.
+// ToWire writes a list as it is announced to a peer.
 func ToWire(list []v1alpha1.TransitAddresses) []peering.TransitAddresses {
 	var out []peering.TransitAddresses
 	for _, t := range list {
@@ -219,7 +219,7 @@ func ToWire(list []v1alpha1.TransitAddresses) []peering.TransitAddresses {
 	return out
 }
 
-// FromWire reads what a peer tells.
+// FromWire reads the list that a peer announces.
 func FromWire(list []peering.TransitAddresses) []v1alpha1.TransitAddresses {
 	var out []v1alpha1.TransitAddresses
 	for _, t := range list {

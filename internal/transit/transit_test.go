@@ -32,7 +32,7 @@ func TestPacketsPassOnlyIfAllThreeSaySo(t *testing.T) {
 		"the third is denied":         {func(p *pair) { p.c.Spec.Decision = v1alpha1.DecisionDenied }, "c is not trusted"},
 		"the peer is not trusted yet": {func(p *pair) { p.a.Spec.TrustBundle = "" }, "the peer is not trusted"},
 		"the third is being removed":  {func(p *pair) { p.c.DeletionTimestamp = new(metav1.Now()) }, "c is not trusted"},
-		"the third is no peer":        {func(p *pair) { p.c.Spec.ClusterID = "other" }, "not a peer of this cluster"},
+		"the third is not a peer":     {func(p *pair) { p.c.Spec.ClusterID = "other" }, "not a peer of this cluster"},
 		"the peer itself":             {func(p *pair) { p.a.Spec.ClusterID = "c-id" }, "the peer itself"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package stored reads and writes aliases as the status of a ForeignCluster has them.
+// Package stored converts aliases from and to the status of a ForeignCluster.
 package stored
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases"
 )
 
-// Space returns what a peer has of the alias pool, as it is stored.
+// Space returns the part of the alias pool that a peer uses, by its status.
 func Space(s v1alpha1.ForeignClusterStatus) aliases.Space {
 	var out aliases.Space
 	for _, a := range s.Aliases {
@@ -28,15 +28,15 @@ func Space(s v1alpha1.ForeignClusterStatus) aliases.Space {
 	return out
 }
 
-// Pool returns all that a peer has of the alias pool, as it is stored.
+// Pool returns all prefixes of the alias pool that a peer uses, by its status.
 func Pool(s v1alpha1.ForeignClusterStatus) []netip.Prefix {
 	space := Space(s)
 	return slices.Concat(space.Prefixes, space.Blocks)
 }
 
-// Given reads what was stored; what cannot be read was not given.
-func Given(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliases.Given {
-	var out aliases.Given
+// Allocation reads the aliases of a status. Malformed ones are left out.
+func Allocation(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliases.Allocation {
+	var out aliases.Allocation
 	for _, a := range prefixes {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
@@ -63,8 +63,8 @@ func Given(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliase
 	return out
 }
 
-// Status writes what was given.
-func Status(g aliases.Given) (prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) {
+// Status writes an allocation to a status.
+func Status(g aliases.Allocation) (prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) {
 	for _, a := range g.Prefixes {
 		prefixes = append(prefixes, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}

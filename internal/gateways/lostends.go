@@ -8,9 +8,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// LostEnds says which nodes lose packets of pods to a peer, by their end-to-end probes; empty if none
-// does. Nodes whose fabrics are silent or gone say nothing. Nor do those that are not Ready: peers are
-// not told of them, so their probes are not answered.
+// LostEnds returns a text about the nodes that lose packets of pods to a peer, by their end-to-end
+// probes; empty if no node does. It ignores nodes whose fabrics are silent or gone, and those that are
+// not Ready: they are not announced to peers, so their probes are not answered.
 func (n Nodes) LostEnds(peer string) string {
 	var first *v1alpha1.FabricNode
 	var worst v1alpha1.FabricEndToEnd
@@ -36,16 +36,16 @@ func (n Nodes) LostEnds(peer string) string {
 	text := fmt.Sprintf("by the probes of node %s, %s", first.Name, worst.Message)
 	switch {
 	case lost == 2:
-		text += "; so it is on 1 more node of this cluster"
+		text += "; the same on 1 more node of this cluster"
 	case lost > 2:
-		text += fmt.Sprintf("; so it is on %d more nodes of this cluster", lost-1)
+		text += fmt.Sprintf("; the same on %d more nodes of this cluster", lost-1)
 	}
 	return text
 }
 
-// PodsOutside says that pods of this cluster have addresses in none of its pod prefixes, by the
-// address of the agent's own pod: network plugins that do not follow spec.podCIDRs of nodes give all
-// pods such. It is empty if that one has the address of its node.
+// PodsOutside returns a text if pods of this cluster have addresses outside of its pod prefixes, by the
+// address of the agent's own pod: network plugins that ignore spec.podCIDRs of nodes give all
+// pods such addresses. It is empty if the agent's pod has the address of its node.
 func PodsOutside(own netip.Addr, local []netip.Prefix, nodes []v1alpha1.FabricNode) string {
 	if !own.IsValid() || len(local) == 0 || slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(own) }) {
 		return ""

@@ -10,9 +10,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// largest returns as many of some prefixes as peers may be told of a node, the largest, and says
-// what is left out of it.
-func largest(pods []netip.Prefix) (told []string, problem string) {
+// largest returns the largest prefixes of a node's pods, as many as may be announced to peers, and a
+// problem for those that are left out.
+func largest(pods []netip.Prefix) (announced []string, problem string) {
 	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b netip.Prefix) int {
 		return cmp.Compare(a.Bits()-a.Addr().BitLen(), b.Bits()-b.Addr().BitLen())
 	})
@@ -25,8 +25,8 @@ func largest(pods []netip.Prefix) (told []string, problem string) {
 	return wire.Texts(sorted), problem
 }
 
-// beyond returns, of gateways that have announced a key, those that other clusters are not told
-// of, for there are too many: all but the first by name.
+// beyond returns the gateways with a key that are not announced to other clusters because there are too
+// many: all but the first by name.
 func beyond(gateways []machine) []string {
 	var names []string
 	for _, g := range gateways {
@@ -38,7 +38,7 @@ func beyond(gateways []machine) []string {
 	return names[min(len(names), peering.MaxGateways):]
 }
 
-// noRoomForGateway and noRoomForNode say of a node why other clusters are not told of it.
+// noRoomForGateway and noRoomForNode return why a node is not announced to other clusters.
 func noRoomForGateway(gateways int) string {
 	return fmt.Sprintf("%d of %d gateways are announced to peers, the first by name, and this one is not, so that it carries nothing for them; label fewer nodes entente.dev/gateway=true",
 		peering.MaxGateways, gateways)

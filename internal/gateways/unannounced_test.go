@@ -19,8 +19,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What a message to peers has no room for is said where it is left out: of a gateway, of another
-// node, and of prefixes of pods. The rest is told.
+// Gateways, other nodes and prefixes of pods for which a message to peers has no room are reported
+// where they are left out. The others are announced.
 func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 	t.Parallel()
 	var objects []client.Object
@@ -68,14 +68,14 @@ func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 	for _, n := range nodes.Items {
 		said := strings.Join(n.Spec.EndpointProblems, "; ")
 		if text := want[n.Name]; (text == "") != (said == "") || !strings.Contains(said, text) {
-			t.Errorf("%s says %q, want %q", n.Name, said, text)
+			t.Errorf("%s reports %q, want %q", n.Name, said, text)
 		}
-		untold := strings.HasPrefix(n.Name, "worker") && want[n.Name] != ""
-		if (len(n.Spec.Pods) == 0) != untold {
-			t.Errorf("of %s peers are told the pods %v", n.Name, n.Spec.Pods)
+		unannounced := strings.HasPrefix(n.Name, "worker") && want[n.Name] != ""
+		if (len(n.Spec.Pods) == 0) != unannounced {
+			t.Errorf("of %s the pods %v are announced", n.Name, n.Spec.Pods)
 		}
 		if n.Name == "crowded" && (len(n.Spec.Pods) != peering.MaxNodePods || !slices.Contains(n.Spec.Pods, "10.4.0.0/24")) {
-			t.Errorf("of %s peers are told %v, want the largest", n.Name, n.Spec.Pods)
+			t.Errorf("of %s %v are announced, want the largest", n.Name, n.Spec.Pods)
 		}
 	}
 }
