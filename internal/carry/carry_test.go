@@ -114,7 +114,7 @@ func TestBytesPassBothWaysUntilAnEndCloses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if first, err := near.Recv(); err != nil || len(first) != 0 { // the listener's own word
+		if first, err := near.Recv(); err != nil || len(first) != 0 { // the listener's own message
 			t.Fatalf("got %q, %v", first, err)
 		}
 		here, pass := Join(near, c, nowhere())
@@ -163,7 +163,7 @@ func TestConnectionsThatAreNotCarriedAreAllRefusedAlike(t *testing.T) {
 				change(w)
 				_, done := carryTo(t, w.carrier(t, 1<<20), b)
 				if err := <-done; !errors.Is(err, errUnavailable) {
-					t.Errorf("it was told %v", err)
+					t.Errorf("it got %v", err)
 				}
 			})
 		})
@@ -229,7 +229,7 @@ func TestAConnectionOverWhichNothingPassesEnds(t *testing.T) {
 	}
 }
 
-// Who does not read holds up the one who writes, and the two lose their connection.
+// An end that does not read blocks the one that writes, and the two lose their connection.
 func TestASlowReaderHoldsBoundedDataAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -246,7 +246,7 @@ func TestASlowReaderHoldsBoundedDataAndEnds(t *testing.T) {
 		}
 		// What both calls let wait, and one message in hand.
 		if n := sent.Load(); n > 4+4+2 {
-			t.Errorf("%d messages were taken that nobody read", n)
+			t.Errorf("%d messages were taken that were not read", n)
 		}
 	})
 }
@@ -365,7 +365,7 @@ func TestAListenerTakesABoundedNumberOfAThirdPeer(t *testing.T) {
 		if err := <-done; !errors.Is(err, errNotTaken) {
 			t.Errorf("one more: %v", err)
 		}
-		_, waits := take(a) // whom nobody accepts
+		_, waits := take(a) // which is not accepted
 		if err := <-waits; !errors.Is(err, errNotTaken) {
 			t.Errorf("one that is not accepted: %v", err)
 		}

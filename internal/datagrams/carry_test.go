@@ -18,7 +18,7 @@ import (
 
 const patience = 10 * time.Second
 
-// side is a cluster: a hub, and a gateway beside a socket that stands for WireGuard.
+// side is a cluster: a hub, and a gateway beside a socket in the place of WireGuard.
 type side struct {
 	t         *testing.T
 	name      string
@@ -236,7 +236,7 @@ func TestDatagramsThatAreNotWireGuardsAreNotCarried(t *testing.T) {
 	a, b := pair(t, fast)
 	evil := []byte("\x12\x34\x01\x00 a DNS query, for instance, that is long enough")
 	a.send(evil)
-	// The peer's agent may be anybody.
+	// The peer's agent is not trusted.
 	if err := b.hub.Receive(t.Context(), "a", appendFrame(nil, tagOf(a.key), tagOf(b.key), evil)); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func TestAnUnwantedLinkEnds(t *testing.T) {
 	}
 	a.gateway.Set(a.key, nil)
 	if _, ok := a.gateway.Endpoint("b", b.key); ok {
-		t.Error("a gateway of nobody has an address")
+		t.Error("a gateway of no peer has an address")
 	}
 	a.gateway.Set(a.key, []Peer{{ID: "b", Key: testKey, Gateways: [][32]byte{b.key}, Needed: true}})
 	a.linked()
@@ -386,8 +386,8 @@ func TestPeersShareWhatThereIsForAll(t *testing.T) {
 	}
 }
 
-// A gateway that does not read loses its own datagrams, and keeps nobody waiting.
-func TestAGatewayThatHangsKeepsNobodyWaiting(t *testing.T) {
+// A gateway that does not read loses its own datagrams, and does not delay others.
+func TestAGatewayThatHangsDelaysNoOther(t *testing.T) {
 	a, b := pair(t, fast)
 	b.gateway.Set(b.key, nil) // its own link ends
 	conn, err := net.Dial("tcp", b.listener.Addr().String())

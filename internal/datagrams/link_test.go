@@ -60,7 +60,7 @@ func TestALinkBeginsByTheKeyOfThePeer(t *testing.T) {
 		"a gateway of this cluster":         {request{testOwn, testPeer}, testKey, nil},
 		"another key":                       {request{testOwn, testPeer}, Key{9}, errRefused},
 		"a peer that nothing is carried of": {request{testOwn, "peer-b"}, testKey, errRefused},
-		"a node that is no gateway":         {request{[32]byte{8}, testPeer}, testKey, errRefused},
+		"a node that is not a gateway":      {request{[32]byte{8}, testPeer}, testKey, errRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got request
@@ -126,7 +126,7 @@ func TestKeysHideThemselves(t *testing.T) {
 	}
 }
 
-func FuzzNobodyBeginsALinkWithoutTheKey(f *testing.F) {
+func FuzzALinkNeedsTheKey(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...))
 	f.Add(append(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...), make([]byte, macLen)...))

@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// endOf is what end-to-end probes say of a peer. Only what changes its state changes it.
+// endOf returns the status of the end-to-end probes of a peer. It changes only with their state.
 func endOf(e tunnel.EndStatus) v1alpha1.FabricEndToEnd {
 	out := v1alpha1.FabricEndToEnd{PeerID: e.Cluster, State: "Unknown"}
 	at := fmt.Sprintf("node %s of the peer (%v here)", e.Node, e.Addr)
@@ -42,9 +42,9 @@ func endOf(e tunnel.EndStatus) v1alpha1.FabricEndToEnd {
 	return out
 }
 
-// isTold says whether peers are told of a node: of those that are, the first by name, as of gateways so
-// of others.
-func isTold(nodes []v1alpha1.FabricNode, name string) bool {
+// isAnnounced reports whether a node is announced to peers: among the gateways, or among the other nodes
+// that can be announced, it must be one of the first by name.
+func isAnnounced(nodes []v1alpha1.FabricNode, name string) bool {
 	var names []string
 	self := slices.IndexFunc(nodes, func(n v1alpha1.FabricNode) bool { return n.Name == name })
 	if self < 0 {

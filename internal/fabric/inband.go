@@ -23,11 +23,11 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// relayTable is what the relays of a node go by. The zero value is that of a node that has
-// none.
+// relayTable is the configuration of a node's relays. The zero value is that of a node without
+// relays.
 type relayTable struct {
-	// overlay is where the inbound relay listens, own where the outbound one does, and from
-	// who may connect to the latter.
+	// overlay is the address of the inbound relay, own are those of the outbound one, and from
+	// those that may connect to the latter.
 	overlay   netip.Addr
 	own, from []netip.Addr
 	peers     map[string]relayPeer
@@ -35,9 +35,9 @@ type relayTable struct {
 
 // relayPeer is an in-band peer.
 type relayPeer struct {
-	// agent is where this cluster's agent takes what comes from it.
+	// agent is where this cluster's agent accepts its connections.
 	agent netip.AddrPort
-	// toPeer is by what the agent proves itself, toAgent by what the relay does.
+	// toPeer is the key by which the agent proves itself, toAgent that of the relay.
 	toPeer, toAgent relay.Key
 	gateways        []relayGateway
 }
@@ -48,8 +48,8 @@ type relayGateway struct {
 	overlay netip.Addr
 }
 
-// inBandTable returns what the relays of a node go by: it has some if it is a gateway and a peer
-// is in-band whose key is known.
+// inBandTable returns the configuration of a node's relays: it has some if it is a gateway and the key of
+// an in-band peer is known.
 func inBandTable(own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) relayTable {
 	out := relayTable{peers: map[string]relayPeer{}}
 	if !slices.Contains(known.Gateways, own.Name) {
@@ -98,7 +98,7 @@ func relayPeerOf(t *v1alpha1.Tunnel, known Known) (relayPeer, bool) {
 	}
 	agent, err := netip.ParseAddrPort(t.Spec.InBand.Agent)
 	if err != nil {
-		return relayPeer{}, false // the agent writes none such
+		return relayPeer{}, false // the agent does not write such a Tunnel
 	}
 	toPeer, errTo := relay.KeyFrom(key.PresharedKey, relay.ToPeer)
 	toAgent, errFrom := relay.KeyFrom(key.PresharedKey, relay.ToAgent)
@@ -114,7 +114,7 @@ func relayPeerOf(t *v1alpha1.Tunnel, known Known) (relayPeer, bool) {
 	return out, true
 }
 
-// listens is where the relays are to listen, and whether that is inside of tunnels.
+// listens returns where the relays should listen, and whether that is inside of tunnels.
 func (t relayTable) listens(port uint16) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	if len(t.peers) == 0 {
@@ -127,7 +127,7 @@ func (t relayTable) listens(port uint16) map[netip.AddrPort]bool {
 	return out
 }
 
-// peerAt is the peer that has a gateway at an address inside of tunnels.
+// peerAt returns the peer that has a gateway at an address inside of tunnels.
 func (t relayTable) peerAt(overlay netip.Addr) (string, bool) {
 	for id, p := range t.peers {
 		if slices.ContainsFunc(p.gateways, func(g relayGateway) bool { return g.overlay == overlay }) {
@@ -137,9 +137,9 @@ func (t relayTable) peerAt(overlay netip.Addr) (string, bool) {
 	return "", false
 }
 
-// inTurn returns the gateways of a peer, those first whose probes are answered, of these the
-// nearest.
-func (t relayTable) inTurn(peer string, observed []tunnel.PeerStatus) []relayGateway {
+// ordered returns the gateways of a peer: those whose probes are answered come first, the nearest before
+// others.
+func (t relayTable) ordered(peer string, observed []tunnel.PeerStatus) []relayGateway {
 	seen := func(g relayGateway) tunnel.PeerStatus { return statusOf(peer, g, observed) }
 	rank := func(s tunnel.PeerStatus) int {
 		switch s.State {
@@ -163,7 +163,7 @@ func statusOf(peer string, g relayGateway, observed []tunnel.PeerStatus) tunnel.
 	return tunnel.PeerStatus{}
 }
 
-// keeps says whether a connection goes on: its peer is in-band, and the way by its gateway is
+// keeps reports whether a connection goes on: its peer is in-band, and the way by its gateway is
 // not known to be down.
 func (t relayTable) keeps(w relay.Way, observed []tunnel.PeerStatus) bool {
 	return slices.ContainsFunc(t.peers[w.Peer].gateways, func(g relayGateway) bool {
@@ -174,9 +174,9 @@ func (t relayTable) keeps(w relay.Way, observed []tunnel.PeerStatus) bool {
 // inBandRelays runs the two relays of a node.
 type inBandRelays struct {
 	log *slog.Logger
-	// observe is how the ways to gateways are.
+	// observe returns the states of the ways to gateways.
 	observe func() []tunnel.PeerStatus
-	// port is tunnel.RelayPort, but in tests.
+	// port is tunnel.RelayPort, except in tests.
 	port              uint16
 	inbound, outbound *relay.Relay
 	kick              notify.Channel
@@ -186,7 +186,7 @@ type inBandRelays struct {
 	mu        sync.Mutex
 	table     relayTable
 	listening map[netip.AddrPort]*relayListener
-	// failed is since when the relays do not listen somewhere, and why.
+	// failed are the addresses where the relays do not listen, with since when and why.
 	failed map[netip.AddrPort]listenFailure
 }
 
@@ -211,7 +211,7 @@ func newInBandRelays(log *slog.Logger, observe func() []tunnel.PeerStatus) (*inB
 	return r, errors.Join(err, errOut)
 }
 
-// Set replaces what the relays go by. Connections that it has no place for end.
+// Set replaces the configuration of the relays. Connections that it does not keep end.
 func (r *inBandRelays) Set(t relayTable) {
 	r.mu.Lock()
 	r.table = t
@@ -225,13 +225,13 @@ func (r *inBandRelays) now() relayTable {
 	return r.table
 }
 
-// Listening is where this cluster's agent reaches the outbound relay, sorted.
+// Listening returns where this cluster's agent reaches the outbound relay, sorted.
 func (r *inBandRelays) Listening() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	inside := netip.AddrPortFrom(r.table.overlay, r.port)
 	if r.listening[inside] == nil {
-		return nil // what the peers would not reach is no relay yet
+		return nil // peers would not reach the inbound relay yet
 	}
 	var out []string
 	for at := range r.listening {
@@ -243,14 +243,14 @@ func (r *inBandRelays) Listening() []string {
 	return out
 }
 
-// Problems is what keeps the relays from listening.
+// Problems returns what keeps the relays from listening.
 func (r *inBandRelays) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string
 	for at, f := range r.failed {
 		if time.Since(f.since) >= listenPatience {
-			out = append(out, fmt.Sprintf("the relay for in-band peers cannot listen on TCP %s: %v: see what else does on this node", at, f.err))
+			out = append(out, fmt.Sprintf("the relay for in-band peers cannot listen on TCP %s: %v: see which other program does on this node", at, f.err))
 		}
 	}
 	slices.Sort(out)
@@ -259,7 +259,7 @@ func (r *inBandRelays) Problems() []string {
 
 // Run runs the relays until ctx ends.
 func (r *inBandRelays) Run(ctx context.Context) error {
-	tick := time.NewTicker(inBandLook)
+	tick := time.NewTicker(inBandCheckEvery)
 	defer tick.Stop()
 	for {
 		r.adjust(ctx)
@@ -274,7 +274,7 @@ func (r *inBandRelays) Run(ctx context.Context) error {
 	}
 }
 
-// adjust makes the relays listen where they should, and ends connections that have no way.
+// adjust makes the relays listen where they should, and ends connections whose way is gone or down.
 func (r *inBandRelays) adjust(ctx context.Context) {
 	table := r.now()
 	want := table.listens(r.port)
@@ -285,7 +285,7 @@ func (r *inBandRelays) adjust(ctx context.Context) {
 		select {
 		case <-l.done: // it failed
 		default:
-			if _, wanted := want[at]; wanted {
+			if _, keep := want[at]; keep {
 				continue
 			}
 		}
@@ -294,7 +294,7 @@ func (r *inBandRelays) adjust(ctx context.Context) {
 		delete(r.listening, at)
 	}
 	for at := range r.failed {
-		if _, wanted := want[at]; !wanted {
+		if _, keep := want[at]; !keep {
 			delete(r.failed, at)
 		}
 	}
@@ -316,7 +316,7 @@ func (r *inBandRelays) adjust(ctx context.Context) {
 	}
 }
 
-// listen has a relay listen. The lock is held.
+// listen starts a listener of a relay. The caller has the lock.
 func (r *inBandRelays) listen(ctx context.Context, at netip.AddrPort, inside bool) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
 	if err != nil {
@@ -352,7 +352,7 @@ func (r *inBandRelays) admitAgent(from netip.Addr) (string, bool) {
 	return from.String(), slices.Contains(r.now().from, from)
 }
 
-// toAgent connects what a peer's gateway opened to this cluster's agent.
+// toAgent connects a connection of a peer's gateway to this cluster's agent.
 func (r *inBandRelays) toAgent(ctx context.Context, conn net.Conn) (relay.End, error) {
 	table := r.now()
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
@@ -379,7 +379,7 @@ func (r *inBandRelays) toAgent(ctx context.Context, conn net.Conn) (relay.End, e
 	return relay.End{Conn: agent, Way: relay.Way{Peer: id, Gateway: from}}, nil
 }
 
-// toPeer connects what this cluster's agent opened to a gateway of the peer that it names.
+// toPeer connects a connection of this cluster's agent to a gateway of the peer that it names.
 func (r *inBandRelays) toPeer(ctx context.Context, conn net.Conn) (relay.End, error) {
 	table := r.now()
 	key := func(id string) (relay.Key, bool) {
@@ -388,7 +388,7 @@ func (r *inBandRelays) toPeer(ctx context.Context, conn net.Conn) (relay.End, er
 	}
 	return relay.Serve(conn, key, func(id string) (net.Conn, netip.Addr, error) {
 		var failures []error
-		for _, g := range table.inTurn(id, r.observe()) {
+		for _, g := range table.ordered(id, r.observe()) {
 			dialing, cancel := context.WithTimeout(ctx, relayTry)
 			other, err := new(net.Dialer).DialContext(dialing, "tcp", netip.AddrPortFrom(g.overlay, r.port).String())
 			cancel()

@@ -81,7 +81,7 @@ func TestRelaysOfANodeAdmitItsInBandPeersOnly(t *testing.T) {
 		t.Errorf("at the address of p's gateway is %q", id)
 	}
 	if _, ok := table.peerAt(netip.MustParseAddr("fd00::3")); ok {
-		t.Error("a gateway of nobody's has a peer")
+		t.Error("an address that no peer has leads to a peer")
 	}
 
 	bad := inBandTunnel("p")
@@ -89,10 +89,10 @@ func TestRelaysOfANodeAdmitItsInBandPeersOnly(t *testing.T) {
 	other := own.DeepCopy()
 	other.Name = "b"
 	for name, got := range map[string]relayTable{
-		"without in-band peers":               of(own, nodes, tunnelTo("q", 0)),
-		"that is no gateway":                  of(other, nodes, inBandTunnel("p")),
-		"that is not told its cluster":        of(own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, true)}, inBandTunnel("p")),
-		"that cannot tell where its agent is": of(own, nodes, bad),
+		"without in-band peers":                 of(own, nodes, tunnelTo("q", 0)),
+		"that is not a gateway":                 of(other, nodes, inBandTunnel("p")),
+		"that does not know its cluster":        of(own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, true)}, inBandTunnel("p")),
+		"that does not know where its agent is": of(own, nodes, bad),
 	} {
 		if len(got.listens(1)) > 0 || len(got.from) > 0 {
 			t.Errorf("a node %s has relays: %+v", name, got)
@@ -116,7 +116,7 @@ func TestGatewaysAreTriedByWhatProbesSay(t *testing.T) {
 	p.gateways = append(p.gateways, relayGateway{"never seen", netip.AddrFrom4([4]byte{10, 0, 0, 9})})
 	table.peers["p"] = p
 	var got []string
-	for _, g := range table.inTurn("p", observed) {
+	for _, g := range table.ordered("p", observed) {
 		got = append(got, g.node)
 	}
 	if diff := cmp.Diff([]string{"near", "far", "never seen", "new", "down"}, got); diff != "" {
@@ -213,7 +213,7 @@ func (b *border) abroadTable(t *testing.T) relayTable {
 	}}
 }
 
-// homeTable is that of a node at home, which knows of a gateway abroad where nobody listens.
+// homeTable is that of a node at home, with a gateway abroad whose port is closed.
 func (b *border) homeTable(t *testing.T) relayTable {
 	toPeer, _ := b.keys(t)
 	return relayTable{overlay: loopback(4), own: []netip.Addr{loopback(5)}, from: []netip.Addr{loopback(1)}, peers: map[string]relayPeer{
@@ -255,7 +255,7 @@ func TestTwoAgentsReachEachOtherByTheirGateways(t *testing.T) {
 	}
 	defer func() { _ = met.Close() }()
 	if got := met.(*relay.Conn).Peer(); got != "home" {
-		t.Errorf("the agent is told that %s comes", got)
+		t.Errorf("the agent gets a connection of %s", got)
 	}
 	for _, way := range [][2]net.Conn{{conn, met}, {met, conn}} {
 		if _, err := io.WriteString(way[0], "hello"); err != nil {
@@ -340,7 +340,7 @@ func TestAPeersGatewayTakesABoundedPartOfARelay(t *testing.T) {
 		t.Errorf("%d connections of one peer were let in, %d reached the agent", let, len(accepted))
 	}
 
-	// Who is no gateway of a peer's is not let in.
+	// Connections of addresses that are not those of a peer's gateway are refused.
 	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 77)}}
 	conn, err := other.Dial("tcp", at)
 	if err != nil {

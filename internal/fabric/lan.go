@@ -37,17 +37,17 @@ import (
 const (
 	lanStatusEvery = time.Minute
 	lanStatusPause = time.Second
-	// lanResync is how often it is looked at what the responder does not tell: which
-	// interfaces it uses.
+	// lanResync is how often the interfaces of the responder are read, of which it does not
+	// notify.
 	lanResync = 5 * time.Second
-	// lanRetry is how long a responder that failed rests.
+	// lanRetry is the pause before a responder that failed is started again.
 	lanRetry = 10 * time.Second
-	// lanStart is how long a responder has to find its interfaces, before it counts as one
-	// that has none.
+	// lanStart is how long a responder may take to find its interfaces before it counts as one
+	// without any.
 	lanStart, lanStartPoll = 2 * time.Second, 50 * time.Millisecond
 )
 
-// responder is what a node does with [mdns.Responder] while it runs.
+// responder is the part of a running [mdns.Responder] that a node uses.
 type responder interface {
 	Publish(services []discovery.Service) error
 	Found() []discovery.Found
@@ -55,7 +55,7 @@ type responder interface {
 	reporter
 }
 
-// reporter tells how it goes on the links of a node.
+// reporter returns the state of discovery on the links of a node.
 type reporter interface {
 	Stats() map[string]mdns.Stats
 	Conflicts() []mdns.Conflict
@@ -72,12 +72,12 @@ type nodeLAN struct {
 	respond respond
 	log     *slog.Logger
 
-	// on is nil while nothing listens.
+	// on is nil while no responder runs.
 	on *listening
-	// last is what was reported last, at wrote; nil if that is not known.
+	// last is the status that was last written, at wrote; nil means unknown.
 	last  *v1alpha1.NodeDiscoveryStatus
 	wrote time.Time
-	// limit is nil until something is written.
+	// limit is nil until the first write.
 	limit *rate.Limiter
 }
 
@@ -89,18 +89,18 @@ type listening struct {
 	since      time.Time
 	stop       context.CancelFunc
 	done       chan error
-	// failed is why it ended, refused why it does not publish what it should.
+	// failed is why it ended, refused why it does not publish this cluster.
 	failedAt        time.Time
 	failed, refused error
 }
 
-// runLAN runs discovery on the LANs of a node until ctx ends. What it reads comes from a
-// watch of its own: where the kind or the right to it is missing, tunnels go on.
+// runLAN runs discovery on the LANs of a node until ctx ends. It has a watch of its own: if
+// the kind or the right to read it is missing, tunnels go on.
 func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond respond) error {
 	objects, err := cache.New(cfg.Kubernetes, cache.Options{
 		Scheme: kube.Scheme(), Mapper: mapper,
 		ByObject: map[client.Object]cache.ByObject{
-			// Of its own node alone: no other one costs it a request.
+			// Only that of its own node: updates of others cost it no request.
 			&v1alpha1.NodeDiscovery{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
 		},
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -120,7 +120,7 @@ func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond res
 	tasks.Go(func() error {
 		kick := notify.New()
 		for {
-			_, err := kube.OnChange(ctx, objects, &v1alpha1.NodeDiscovery{}, otherWish, kick.Notify)
+			_, err := kube.OnChange(ctx, objects, &v1alpha1.NodeDiscovery{}, specChanged, kick.Notify)
 			if err == nil {
 				break
 			}
@@ -139,8 +139,8 @@ func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond res
 	return tasks.Wait()
 }
 
-// otherWish says whether an update of a NodeDiscovery changes what a node is to do.
-func otherWish(before, after any) bool {
+// specChanged reports whether an update of a NodeDiscovery changes its spec or deletes it.
+func specChanged(before, after any) bool {
 	was, is := before.(*v1alpha1.NodeDiscovery), after.(*v1alpha1.NodeDiscovery)
 	return was.Generation != is.Generation || !is.DeletionTimestamp.IsZero()
 }
@@ -153,8 +153,8 @@ func multicastDNS(log *slog.Logger) respond {
 	}
 }
 
-// follow does what the NodeDiscovery says until ctx ends. Then, and when it is gone, it
-// says goodbye.
+// follow reconciles with the NodeDiscovery until ctx ends. Then, and when the NodeDiscovery is gone, it
+// sends goodbyes.
 func (n *nodeLAN) follow(ctx context.Context, kick <-chan struct{}) {
 	defer n.end()
 	for ctx.Err() == nil {
@@ -175,25 +175,25 @@ func (n *nodeLAN) follow(ctx context.Context, kick <-chan struct{}) {
 	}
 }
 
-// step does what is due and returns how long to wait if nothing happens.
+// step does what is due and returns after how long to call it again without an event.
 func (n *nodeLAN) step(ctx context.Context) time.Duration {
 	var nd v1alpha1.NodeDiscovery
 	err := n.client.Get(ctx, client.ObjectKey{Name: n.node}, &nd)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		if ctx.Err() == nil {
-			n.log.Warn("cannot tell what to do on the LANs of this node; it goes on as it does", "err", err)
+			n.log.Warn("cannot read the NodeDiscovery of this node, keeping discovery on its LANs as it is", "err", err)
 		}
 		return lanResync
 	case err != nil || !nd.DeletionTimestamp.IsZero():
 		n.end()
-		return math.MaxInt64 // its making is told
+		return math.MaxInt64 // its creation is an event
 	}
 	n.listen(ctx, &nd.Spec)
 	return n.report(ctx, &nd)
 }
 
-// end says goodbye, if anything listens.
+// end stops the responder, if one runs, which sends goodbyes.
 func (n *nodeLAN) end() {
 	n.last = nil
 	if n.on == nil {
@@ -214,7 +214,7 @@ func (n *nodeLAN) ended(ctx context.Context, err error) {
 		err = errors.New("it ended")
 	}
 	if ctx.Err() == nil {
-		n.log.Warn("no discovery on the LANs of this node; it is tried again", "err", err)
+		n.log.Warn("no discovery on the LANs of this node, trying again", "err", err)
 	}
 	n.on.stop()
 	n.on.failed, n.on.failedAt = err, time.Now()
@@ -240,8 +240,8 @@ func (n *nodeLAN) listen(ctx context.Context, spec *v1alpha1.NodeDiscoverySpec) 
 	n.on.publish, n.on.refused = spec.Publish.DeepCopy(), err
 }
 
-// Published returns what a node publishes of this cluster; of one without an address that
-// others may dial it says why there is nothing. endpoints are all that the cluster has.
+// Published returns what a node publishes of this cluster, or why it publishes nothing if no address
+// can be dialled by others. endpoints are all those of the cluster.
 func Published(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySpec {
 	if len(s.Addresses) == 0 {
 		why := "this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached"
@@ -251,7 +251,7 @@ func Published(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySp
 		return v1alpha1.NodeDiscoverySpec{NotPublished: peering.Text(why, browse.MaxText)}
 	}
 	out := v1alpha1.PublishedCluster{
-		// The host is not the node's: that one has a name of its own on the LAN.
+		// The host name is not that of the node, which has its own name on the LAN.
 		Instance: s.Instance, Host: s.Host, Port: int32(s.Port), Automatic: s.Automatic,
 		ClusterID: string(s.Text.ID), Name: s.Text.Name, API: s.Text.API, Fingerprint: s.Text.Fingerprint,
 	}
@@ -261,7 +261,7 @@ func Published(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySp
 	return v1alpha1.NodeDiscoverySpec{Publish: &out}
 }
 
-// servicesOf returns what is published; it fails for what cannot be.
+// servicesOf returns the services to publish.
 func servicesOf(p *v1alpha1.PublishedCluster) ([]discovery.Service, error) {
 	if p == nil {
 		return nil, nil
@@ -284,7 +284,7 @@ func servicesOf(p *v1alpha1.PublishedCluster) ([]discovery.Service, error) {
 }
 
 // report writes the status when it changed, and each minute; at most once a second, and
-// seldom if it changes all the time. It returns when to look again.
+// less often if it changes all the time. It returns after how long to call it again.
 func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.Duration {
 	on, now := n.on, time.Now()
 	age := now.Sub(on.since)
@@ -297,12 +297,12 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 		before = n.last.Found
 	}
 	status := lanStatus(on, before, nd.Spec.Expected)
-	settles := on.since.Add(sightings.LANConvergence + time.Second) // times are told in seconds
-	settled := on.failed == nil && !now.Before(settles) && n.wrote.Before(settles)
-	if n.last != nil && !settled && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
+	convergedAt := on.since.Add(sightings.LANConvergence + time.Second) // the status has times in seconds
+	converged := on.failed == nil && !now.Before(convergedAt) && n.wrote.Before(convergedAt)
+	if n.last != nil && !converged && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
 		wait := min(lanResync, n.wrote.Add(lanStatusEvery).Sub(now))
-		if now.Before(settles) {
-			wait = min(wait, settles.Sub(now))
+		if now.Before(convergedAt) {
+			wait = min(wait, convergedAt.Sub(now))
 		}
 		return wait
 	}
@@ -329,8 +329,8 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 	return min(lanResync, lanStatusEvery)
 }
 
-// write replaces the status. Each field is named: what the cache has may be older than
-// what was written last, and a difference to it would leave out what changed back.
+// write replaces the status. It sends every field: the cached status may be older than
+// the last write, and a patch against it would leave out fields that changed back.
 func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alpha1.NodeDiscoveryStatus, now time.Time) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"interfaces": s.Interfaces, "found": s.Found, "problems": s.Problems, "since": s.Since, "observedAt": metav1.NewTime(now),
@@ -341,8 +341,8 @@ func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alp
 	return n.client.Status().Patch(ctx, nd, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fabricManager))
 }
 
-// lanStatus is what there is to report, without the time. Before is what was found
-// before, and expected who comes first.
+// lanStatus returns the status without the time. before are the clusters that were found
+// before, expected those that come first.
 func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string) v1alpha1.NodeDiscoveryStatus {
 	var out v1alpha1.NodeDiscoveryStatus
 	problem := func(format string, args ...any) {
@@ -364,7 +364,7 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string)
 	slices.Sort(out.Interfaces)
 	out.Interfaces = out.Interfaces[:min(len(out.Interfaces), browse.MaxInterfaces)]
 	if len(out.Interfaces) == 0 {
-		problem("no network interface of this node is up, has an address, can multicast and is one of those that are wanted: see discovery.lan.interfaces of the chart")
+		problem("no network interface of this node is up, has an address, can multicast and is one of those that are configured: see discovery.lan.interfaces of the chart")
 	}
 	for _, text := range conflictsOnLAN(on.Conflicts(), time.Now()) {
 		problem("%s", text)
@@ -373,8 +373,8 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string)
 	return out
 }
 
-// conflictsOnLAN says who announces what is this cluster's. While another node of it hands
-// over, that node does, for up to a minute.
+// conflictsOnLAN returns texts about other machines that announce this cluster's name or ID. A node of this
+// cluster that hands over may do so for up to a minute.
 func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
 	for _, c := range list {
 		lasts := c.Last.Sub(c.Since) >= conflictLasts || c.ID && now.Sub(c.Since) >= conflictLasts
@@ -388,15 +388,15 @@ func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
 		case c.Renamed != "":
 			then = fmt.Sprintf("it is published as %q", peering.Text(c.Renamed, browse.MaxClusterName))
 		}
-		out = append(out, fmt.Sprintf("another machine at %s announces %s %q on %s: %s. Unless that is a node of this cluster, or another cluster with the same name, somebody pretends to be it: find that machine",
+		out = append(out, fmt.Sprintf("another machine at %s announces %s %q on %s: %s. Unless that is a node of this cluster, or another cluster with the same name, another program pretends to be it: find that machine",
 			c.From, what, peering.Text(c.Name, browse.MaxClusterName), c.Where, then))
 	}
 	return out
 }
 
-// foundOnLAN returns what is reported of what was found: each cluster once for each
-// interface. Interfaces share the room; who is expected comes first, and what is known
-// stays.
+// foundOnLAN returns the found clusters to report: each once for each
+// interface. Interfaces share the room; expected clusters come first, and known ones
+// stay.
 func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster, expected []string) []v1alpha1.FoundCluster {
 	type place struct{ where, id string }
 	at, known := map[place][]announcement{}, map[place][]string{}
@@ -445,20 +445,20 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	return out
 }
 
-// announcement is what is said of a cluster under one name.
+// announcement is what a LAN announces of a cluster under one name.
 type announcement struct {
 	v1alpha1.FoundCluster
-	// from is who says it.
+	// from are the addresses that announce it.
 	from []netip.Addr
 }
 
-// mergeAnnouncements brings together what is said of one cluster under several names: anybody can say
-// its ID. Those who say it share the room in turn, so that nobody who says much drives
-// another out. What was known and is still said comes first, then what somebody says of
-// their own address.
+// mergeAnnouncements merges the announcements of one cluster under several names: any machine can
+// announce its ID. Senders share the room in turn, so that one with many announcements does not drive
+// another out. Endpoints that were known and are still announced come first, then those that
+// a sender announces of its own address.
 func mergeAnnouncements(all []announcement, known []string) v1alpha1.FoundCluster {
-	rank := func(unwanted bool) int {
-		if unwanted {
+	rank := func(later bool) int {
+		if later {
 			return 1
 		}
 		return 0

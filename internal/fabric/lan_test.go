@@ -37,7 +37,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// heardLAN is a LAN as one responder hears it.
+// heardLAN is a LAN as one responder receives it.
 type heardLAN struct {
 	mu         sync.Mutex
 	log        []string
@@ -228,7 +228,7 @@ func TestANodeListensOnlyWhileItIsWanted(t *testing.T) {
 		if said := n.lan.said(); said != "publish office at [192.0.2.1]:30743" {
 			t.Errorf("with another port: %s", said)
 		}
-		n.wants(v1alpha1.NodeDiscoverySpec{NotPublished: "nobody can dial it"})
+		n.wants(v1alpha1.NodeDiscoverySpec{NotPublished: "no other cluster can dial it"})
 		spend(time.Second)
 		if said := n.lan.said(); said != "publish nothing" {
 			t.Errorf("with nothing to publish: %s", said)
@@ -263,7 +263,7 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 	nd := v1alpha1.NodeDiscovery{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeDiscovery"},
 		ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"},
-		// Not those of none: whoever listened before would begin anew.
+		// Not those of none: a responder that listened before would begin again.
 		Spec: v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}},
 	}
 	raw, err := json.Marshal(&nd)
@@ -440,12 +440,12 @@ func TestFoundOnLANSharesTheRoom(t *testing.T) {
 		interfaces []string
 		want       string
 	}{
-		"nothing":               {interfaces: eth},
-		"two, in order":         {list: []discovery.Found{onLAN('y', "eth0", "192.0.2.2:1"), onLAN('x', "eth0", "192.0.2.1:1")}, interfaces: eth, want: "eth0/x x [192.0.2.1:1] false; eth0/y y [192.0.2.2:1] false"},
-		"an interface that was": {list: []discovery.Found{onLAN('x', "eth1", "192.0.2.1:1")}, interfaces: eth},
-		"no endpoint":           {list: []discovery.Found{onLAN('x', "eth0")}, interfaces: eth},
-		"what nobody may dial":  {list: []discovery.Found{onLAN('x', "eth0", "127.0.0.1:1", "[fe80::1%eth0]:1", "169.254.169.254:80", "office.example:1")}, interfaces: eth},
-		"no ID":                 {list: []discovery.Found{with(onLAN('x', "eth0", "192.0.2.1:1"), func(f *discovery.Found) { f.ID = "x" })}, interfaces: eth},
+		"nothing":                  {interfaces: eth},
+		"two, in order":            {list: []discovery.Found{onLAN('y', "eth0", "192.0.2.2:1"), onLAN('x', "eth0", "192.0.2.1:1")}, interfaces: eth, want: "eth0/x x [192.0.2.1:1] false; eth0/y y [192.0.2.2:1] false"},
+		"an interface that was":    {list: []discovery.Found{onLAN('x', "eth1", "192.0.2.1:1")}, interfaces: eth},
+		"no endpoint":              {list: []discovery.Found{onLAN('x', "eth0")}, interfaces: eth},
+		"what must not be dialled": {list: []discovery.Found{onLAN('x', "eth0", "127.0.0.1:1", "[fe80::1%eth0]:1", "169.254.169.254:80", "office.example:1")}, interfaces: eth},
+		"no ID":                    {list: []discovery.Found{with(onLAN('x', "eth0", "192.0.2.1:1"), func(f *discovery.Found) { f.ID = "x" })}, interfaces: eth},
 		"a name that is a trick": {
 			list:       []discovery.Found{with(onLAN('x', "eth0", "192.0.2.1:1"), func(f *discovery.Found) { f.Name = "a\x1b[2J" + strings.Repeat("b", 100) })},
 			interfaces: eth, want: "eth0/x a [2J" + strings.Repeat("b", 59) + " [192.0.2.1:1] false",
@@ -621,7 +621,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 	})
 }
 
-// Who announces what is this cluster's is told once it lasts, in words, and on few lines.
+// A machine that announces this cluster's name or ID is reported once that lasts, in words, and on few lines.
 func TestANodeReportsImpostors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -665,10 +665,10 @@ func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
 		"an address":                    {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
 		"both families":                 {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
 		"of two ports the first":        {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
-		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
+		"one that is not dialled":       {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
 		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "[::ffff:192.0.2.3]:7443"}, want: "7443 [192.0.2.1 192.0.2.3]"},
 		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
-		"nobody dials it":               {why: "this cluster cannot be dialled: set peer.endpoints"},
+		"it is not dialled":             {why: "this cluster cannot be dialled: set peer.endpoints"},
 		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
 		"what is too long to be a text": {endpoints: []string{strings.Repeat("o", 600) + ":7443"}, why: "none of"},
 	} {

@@ -33,7 +33,7 @@ func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 		t.Fatalf("it has %d gateways that are seen, %d direct paths and %d problems", len(got.Observed), len(got.Direct), len(got.Problems))
 	}
 	said := strings.Join(got.Problems, "\n")
-	for _, want := range []string{"3 gateways of peers are not told", "5 direct paths are not in this status"} {
+	for _, want := range []string{"the observed addresses of 3 gateways of peers are not in this status", "5 direct paths are not in this status"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}
@@ -41,6 +41,6 @@ func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 	s.Problems = append(s.Problems, plan.Problem{Text: "one more"}, plan.Problem{Text: "another"})
 	got = NodeStatus(s, &corev1.Node{})
 	if last := got.Problems[len(got.Problems)-1]; len(got.Problems) != maxProblems || !strings.HasPrefix(last, "and 3 more problems") {
-		t.Errorf("of %d problems the last that is told is %q", maxProblems+2, last)
+		t.Errorf("of %d problems the last in the status is %q", maxProblems+2, last)
 	}
 }

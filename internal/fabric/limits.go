@@ -4,61 +4,60 @@ import "time"
 
 const (
 	// lanStatusBurst is how many reports a fabric writes at once, lanStatusPace the time
-	// after which one more can be: a LAN may change all the time.
+	// after which it may write one more: a LAN may change all the time.
 	lanStatusBurst = 30
 	lanStatusPace  = 10 * time.Second
-	// conflictLasts is for how long another machine announces what is this cluster's until
-	// that is told, and conflictEnds after how long it is not any more.
+	// conflictLasts is for how long another machine announces this cluster's name or ID until
+	// that is reported, and conflictEnds for how long it is reported after it ended.
 	conflictLasts = 90 * time.Second
 	conflictEnds  = 5 * time.Minute
-	// preflightEvery is how often a node checks itself, and at once if its device changed.
+	// preflightEvery is how often a node checks itself. It also does so at once if its device changed.
 	preflightEvery = 5 * time.Second
-	// keyPatience is how long nodes that do not know this node's next key are waited for before
-	// it is used all the same. Between this node and them packets are lost then, until they hear
-	// of it. A peer that says nothing must not keep a key as it is.
+	// keyPatience is how long this node waits for nodes that do not know its next key before
+	// it uses that key. Then packets between it and them are lost until they know the key. A silent peer
+	// must not prevent the replacement of a key.
 	keyPatience = 24 * time.Hour
-	// inBandLook is how often it is looked whether the relays listen, and whether the ways that
-	// they use are down; listenPatience is for how long they may not listen until that is told:
+	// inBandCheckEvery is how often the fabric checks whether the relays listen, and whether the ways that
+	// they use are down; listenPatience is for how long they may not listen until that is reported:
 	// their address inside the tunnels comes with the device.
-	inBandLook     = time.Second
-	listenPatience = 10 * time.Second
-	// relayTry is how long a gateway of a peer may take to be connected to before the next one
-	// is tried, relayDial how long this cluster's agent may take.
+	inBandCheckEvery = time.Second
+	listenPatience   = 10 * time.Second
+	// relayTry is how long a connection to a gateway of a peer may take before the next one
+	// is tried, relayDial how long one to this cluster's agent may take.
 	relayTry  = 1500 * time.Millisecond
 	relayDial = 3 * time.Second
-	// maxState is how many bytes a file of what the node keeps for a restart has.
+	// maxState is the size of a file that the node keeps for a restart, in bytes.
 	maxState = 16 << 20
-	// savedLife is for how long after the API server last answered a fabric that was restarted
-	// does what it kept. One that runs, and has read the API server once, has no such limit:
+	// savedLife is for how long after the API server last answered a restarted fabric uses its saved
+	// plan. A fabric that has read the API server since it started has no such limit:
 	// contracts end all the same.
 	savedLife = 24 * time.Hour
-	// savedAgain is how old what is kept becomes before it is written again though only the
-	// time has changed, savePause how long two writes are apart.
+	// savedAgain is the age at which the saved plan is written again though only the
+	// time has changed, savePause the pause between two writes.
 	savedAgain = time.Hour
 	savePause  = 5 * time.Second
-	// metricsRetry is how soon it is tried again to serve metrics where the port is taken.
+	// metricsRetry is the pause before metrics are served again where the port was taken.
 	metricsRetry = 30 * time.Second
-	// leaveMost is how long it may take until other gateways carry what this one did, before it
-	// stops.
+	// leaveMost is how long the handover to other gateways may take before this one stops.
 	leaveMost = 6 * time.Second
 	// maxProblems is how many problems a FabricNode has, as in the custom resource.
 	maxProblems = 32
 	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.
 	maxRelays = 8
-	// maxLANConflicts is how many such are told.
+	// maxLANConflicts is how many conflicts on LANs a status has.
 	maxLANConflicts = 8
-	// maxDirect is how many tunnels to nodes of peers are told, as in the custom resource.
+	// maxDirect is how many tunnels to nodes of peers a FabricNode has, as in the custom resource.
 	maxDirect = 256
-	// maxObservedGateways is of how many gateways of peers is told where they are seen, as in the
-	// custom resource.
+	// maxObservedGateways is the number of gateways of peers whose observed addresses a FabricNode has,
+	// as in the custom resource.
 	maxObservedGateways = 256
 	// relayPort is the UDP port on loopback at which gateways of peers are reached through the
 	// agents, if it is free.
 	relayPort = 7449
-	// relayWanted is for how long a gateway of a peer is not reached by itself before there is
-	// a link to the agent, relayUnwanted for how long all are before it ends, and relayLook how
-	// often that is looked at. The link is there before the tunnel is tried through it.
-	relayWanted   = time.Second
-	relayUnwanted = 30 * time.Second
-	relayLook     = 500 * time.Millisecond
+	// relayLinkAfter is for how long a gateway of a peer is not reached directly before the fabric makes
+	// a link to the agent, relayUnlinkAfter for how long all are before it ends the link, and
+	// relayCheckEvery how often it checks that. The link exists before the tunnel is tried through it.
+	relayLinkAfter   = time.Second
+	relayUnlinkAfter = 30 * time.Second
+	relayCheckEvery  = 500 * time.Millisecond
 )

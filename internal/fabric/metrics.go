@@ -26,8 +26,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// serveMetrics serves the metrics of a node until ctx ends, to those who may read them. That it
-// cannot is logged: tunnels do not depend on it.
+// serveMetrics serves the metrics of a node until ctx ends, to callers that may read them. Failures
+// are logged: tunnels do not depend on metrics.
 func serveMetrics(ctx context.Context, cfg Config, source measured, keyDue func() *time.Time) error {
 	if cfg.MetricsAddress == "" {
 		return nil
@@ -43,7 +43,7 @@ func serveMetrics(ctx context.Context, cfg Config, source measured, keyDue func(
 			return fmt.Errorf("serve metrics: %w", err)
 		}
 		if err := server.Start(ctx); err != nil && ctx.Err() == nil {
-			cfg.Log.Warn("cannot serve metrics; it is tried again", "address", cfg.MetricsAddress, "err", err, "after", metricsRetry)
+			cfg.Log.Warn("cannot serve metrics, trying again", "address", cfg.MetricsAddress, "err", err, "after", metricsRetry)
 		}
 		select {
 		case <-ctx.Done():
@@ -53,7 +53,7 @@ func serveMetrics(ctx context.Context, cfg Config, source measured, keyDue func(
 	return nil
 }
 
-// metricsServer shows the certificate that the agent made, and serves nobody before there is one.
+// metricsServer serves with the certificate that the agent made, and refuses connections without it.
 func metricsServer(cfg Config) (metricsserver.Server, error) {
 	c, err := rest.HTTPClientFor(cfg.Kubernetes)
 	if err != nil {
@@ -76,7 +76,7 @@ func metricsServer(cfg Config) (metricsserver.Server, error) {
 	}, cfg.Kubernetes, c)
 }
 
-// certificateFile is a certificate in a directory, read again when it was written again.
+// certificateFile is a certificate in a directory, read again when its file changes.
 type certificateFile struct {
 	directory string
 
@@ -103,17 +103,17 @@ func (c *certificateFile) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-// measured is what is measured of a [tunnel.Fabric].
+// measured is the part of a [tunnel.Fabric] that the metrics read.
 type measured interface {
 	Status() tunnel.Status
 	Counters() (tunnel.Counters, error)
 }
 
-// collector has the metrics of a node's tunnels, read when they are asked for. There are as many
-// series as there are tunnels, and those of one go with it.
+// collector has the metrics of a node's tunnels, read at each scrape. There are as many
+// series as tunnels, and those of a tunnel end with it.
 type collector struct {
 	fabric measured
-	// due is when the node's key is due to be replaced; nil is unknown, the zero time never.
+	// due is when the node's key is due to be replaced; nil means unknown, the zero time never.
 	due func() *time.Time
 	log *slog.Logger
 
@@ -166,23 +166,23 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if due := c.due(); due != nil && !due.IsZero() {
 		gauge(out, c.keyDue, float64(due.Unix()))
 	}
-	told := map[[2]string]bool{} // peers name their nodes, and two series of one name would be an error
+	seen := map[[2]string]bool{} // peers name their nodes, and two series of one name would be an error
 	for _, p := range status.Peers {
 		if p.OnDemand && !p.Direct {
-			continue // it comes and goes, and nothing depends on it
+			continue // it comes and goes, and carriers replace it
 		}
 		peer := ""
 		if p.Remote {
 			peer = p.Cluster
 		}
-		if name := [2]string{peer, p.Node}; !told[name] {
-			told[name] = true
+		if name := [2]string{peer, p.Node}; !seen[name] {
+			seen[name] = true
 			c.path(out, p, peer)
 		}
 	}
 	for _, e := range status.Ends {
 		if e.State != probe.EndUnknown {
-			gauge(out, c.ends, truth(e.State == probe.EndUp), e.Cluster)
+			gauge(out, c.ends, boolValue(e.State == probe.EndUp), e.Cluster)
 		}
 	}
 	for peer, n := range status.Switches {
@@ -190,17 +190,17 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	counters, err := c.fabric.Counters()
 	if err != nil {
-		c.log.Warn("metrics lack what the kernel counts", "err", err)
+		c.log.Warn("cannot read the counters of the kernel for metrics", "err", err)
 		return
 	}
 	c.counted(out, counters)
 }
 
-// path has what is measured of the tunnel to a node.
+// path collects the metrics of the tunnel to a node.
 func (c *collector) path(out chan<- prometheus.Metric, p tunnel.PeerStatus, peer string) {
-	gauge(out, c.up, truth(p.State == probe.PathUp), peer, p.Node, string(p.Way))
-	gauge(out, c.active, truth(p.Active || p.Direct), peer, p.Node)
-	gauge(out, c.large, truth(p.LargeLost), peer, p.Node)
+	gauge(out, c.up, boolValue(p.State == probe.PathUp), peer, p.Node, string(p.Way))
+	gauge(out, c.active, boolValue(p.Active || p.Direct), peer, p.Node)
+	gauge(out, c.large, boolValue(p.LargeLost), peer, p.Node)
 	if p.MTU > 0 {
 		gauge(out, c.mtu, float64(p.MTU), peer, p.Node)
 	}
@@ -216,7 +216,7 @@ func (c *collector) path(out chan<- prometheus.Metric, p tunnel.PeerStatus, peer
 	}
 }
 
-// counted has what the kernel counts.
+// counted collects the kernel's counters.
 func (c *collector) counted(out chan<- prometheus.Metric, counters tunnel.Counters) {
 	count(out, c.packets, counters.Received, "received")
 	count(out, c.packets, counters.Sent, "sent")
@@ -242,14 +242,14 @@ func count(out chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ..
 	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// cumulative has the counts of round trips as Prometheus does: of all up to each bound, in seconds.
+// cumulative returns the counts of round trips up to each bound, in seconds, as Prometheus needs them.
 func cumulative(t probe.Times) map[float64]uint64 {
 	out, sum := map[float64]uint64{}, uint64(0)
 	for i, bound := range probe.TimeBounds() {

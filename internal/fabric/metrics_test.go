@@ -257,7 +257,7 @@ func TestNodesServeMetricsToWhomTheAPIServerKnows(t *testing.T) {
 			time.Sleep(50 * time.Millisecond) // it is about to listen
 		}
 		if resp == nil {
-			t.Fatal("nobody listens")
+			t.Fatal("the server does not listen")
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()

@@ -35,7 +35,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Config is what the fabric of a node needs.
+// Config configures the fabric of a node.
 type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
@@ -45,23 +45,23 @@ type Config struct {
 	// (0: by the node's own links).
 	Interface string
 	Port, MTU int
-	// PodCIDRs is prefixes of this cluster's pods beside those of the nodes: a route to pods on
-	// this node counts if it is in them. ServiceCIDRs is what is known of those of Services,
-	// and AliasPool where aliases come from. The node checks itself by them.
+	// PodCIDRs are prefixes of this cluster's pods besides those of the nodes: a route to pods on
+	// this node counts if it is in them. ServiceCIDRs are the known prefixes of Services,
+	// and AliasPool is the pool of aliases. The node checks itself with them.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
-	// KeyEvery is how long the node's WireGuard key is used before it is replaced; 0 is for ever.
+	// KeyEvery is how long the node's WireGuard key is used before it is replaced; 0 means for ever.
 	KeyEvery time.Duration
-	// RelayAgent is where this cluster's agent carries datagrams of tunnels over sessions, as
-	// host:port; empty: it does not.
+	// RelayAgent is the address, host:port, at which this cluster's agent carries datagrams of tunnels
+	// over sessions; empty if it does not.
 	RelayAgent string
-	// StateDirectory is where on the node the fabric keeps what it was told last, and its keys, for
-	// a restart while no API server answers; empty: nowhere.
+	// StateDirectory is where on the node the fabric saves the objects that it last read, and its keys, for
+	// a restart while no API server answers. Empty means that it saves nothing.
 	StateDirectory string
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
-	// MetricsAddress is where /metrics is served, over TLS, to those who may get it; empty: nowhere.
-	// MetricsCertificate is the directory of its certificate, tls.crt and tls.key, which may come
-	// later, and change.
+	// MetricsAddress is where /metrics is served, over TLS, to callers that may get it. Empty means that
+	// it is not served. MetricsCertificate is the directory of its certificate, tls.crt and tls.key, which
+	// may be written later, and change.
 	MetricsAddress, MetricsCertificate string
 	Log                                *slog.Logger
 }
@@ -75,10 +75,10 @@ const (
 )
 
 // Run runs the fabric of a node until ctx ends: it makes the node's tunnels
-// as the Tunnels say, and reports in the node's FabricNode. While the node has a
-// NodeDiscovery, it publishes this cluster on the node's LANs and reports in it who else
-// is there. At its end other gateways take over what this one carries; it leaves the
-// tunnels as they are, unless none is wanted any more.
+// by the Tunnels, and reports in the node's FabricNode. While the node has a
+// NodeDiscovery, it publishes this cluster on the node's LANs and reports in it the clusters that it
+// finds. At its end other gateways take over the peers that this one carries; the
+// tunnels stay as they are, unless all Tunnels are gone.
 func Run(ctx context.Context, cfg Config) error {
 	relays, err := newRelays(cfg)
 	if err != nil {
@@ -101,20 +101,20 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	// The fabric outlives the manager, so that its last act can be to clean.
+	// The fabric outlives the manager, so that it can clean the node at the end.
 	fabricCtx, stopFabric := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopFabric()
 	var fabricDone errgroup.Group
 	fabricDone.Go(func() error { return fabric.Run(fabricCtx) })
 
-	// All goes on while others take over what this node carries.
-	told := ctx
-	ctx, stop := context.WithCancel(context.WithoutCancel(told))
+	// All goes on while others take over the peers that this node carries.
+	parent := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(parent))
 	defer stop()
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error {
 		defer stop()
-		return handOver(ctx, told, fabric)
+		return handOver(ctx, parent, fabric)
 	})
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
@@ -129,7 +129,7 @@ func Run(ctx context.Context, cfg Config) error {
 	stopFabric()
 	err = errors.Join(err, fabricDone.Wait())
 	if ending {
-		cfg.Log.Info("no tunnel is wanted: cleaning the node")
+		cfg.Log.Info("no Tunnel is left: cleaning the node")
 		state.remove()
 		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
 	}
@@ -146,10 +146,10 @@ func (n *node) manager() (ctrl.Manager, error) {
 	return mgr, errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("synced", n.ready))
 }
 
-// handOver has other gateways carry what this one does, once it is told to end.
-func handOver(ctx, told context.Context, fabric *tunnel.Fabric) error {
+// handOver waits until parent ends, and then hands the peers that this node carries over to other gateways.
+func handOver(ctx, parent context.Context, fabric *tunnel.Fabric) error {
 	select {
-	case <-told.Done():
+	case <-parent.Done():
 		leaving, cancel := context.WithTimeout(ctx, leaveMost)
 		defer cancel()
 		fabric.Leave(leaving)
@@ -158,8 +158,8 @@ func handOver(ctx, told context.Context, fabric *tunnel.Fabric) error {
 	return nil
 }
 
-// nodeOptions has the node watch what it needs: of Secrets and Nodes one each. All
-// that it reads comes from these watches, so what other nodes write costs it no request.
+// nodeOptions limits the watches to the objects that the node needs: of Secrets and Nodes one each. It
+// reads only from these watches, so writes of other nodes cost it no request.
 func nodeOptions(cfg Config) ctrl.Options {
 	return ctrl.Options{
 		Scheme: kube.Scheme(), MapperProvider: kinds,
@@ -190,7 +190,7 @@ func kinds(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	return m, nil
 }
 
-// tunnels is what a node does with [tunnel.Fabric].
+// tunnels is the part of [tunnel.Fabric] that a node uses.
 type tunnels interface {
 	Set(d plan.Desired)
 	Status() tunnel.Status
@@ -201,20 +201,20 @@ type tunnels interface {
 type node struct {
 	cfg    Config
 	fabric tunnels
-	relays *relays // nil: nothing is relayed
+	relays *relays // nil relays nothing
 	inBand *inBandRelays
 	client client.Client
 	synced atomic.Bool
-	// state is what is kept for a restart, confirmed when the API server last answered.
+	// state is saved for a restart. confirmed is when the API server last answered.
 	state     *stateFiles
 	confirmed atomic.Pointer[time.Time]
-	// wanted is how many Tunnels there were when last looked at, and one; zero is unknown.
-	wanted atomic.Int64
-	// known belongs to the goroutine of follow.
+	// tunnelCount is one more than the number of Tunnels when they were last read; zero means unknown.
+	tunnelCount atomic.Int64
+	// Only the goroutine of follow uses known.
 	known Known
-	// checks belongs to the goroutine of report.
+	// Only the goroutine of report uses checks.
 	checks checks
-	// keyDue is when this node's WireGuard key is due to be replaced; nil is unknown.
+	// keyDue is when this node's WireGuard key is due to be replaced; nil means unknown.
 	keyDue atomic.Pointer[time.Time]
 }
 
@@ -229,8 +229,8 @@ func (n *node) ready(*http.Request) error {
 	return nil
 }
 
-// follow hands the fabric what the custom resources want, whenever they change, and what was
-// kept of them until they can be read.
+// follow sets the desired state of the fabric by the custom resources, whenever they change, and by the
+// saved ones until they can be read.
 func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 	kick := notify.New()
 	read := make(chan error, 1)
@@ -245,7 +245,7 @@ func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 		desired, err := n.desired(ctx, changed)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			n.cfg.Log.Warn("cannot tell what the fabric should do; it goes on as it is", "err", err)
+			n.cfg.Log.Warn("cannot read the desired state of the fabric, keeping the current one", "err", err)
 		case err == nil && desired != nil:
 			n.fabric.Set(*desired)
 			n.synced.Store(true)
@@ -261,7 +261,7 @@ func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 	}
 }
 
-// watch has kick told of what changes, and returns once all was read: it waits for the API server.
+// watch notifies kick of changes, and returns once all objects were read: it waits for the API server.
 func (n *node) watch(ctx context.Context, objects cache.Cache, kick notify.Channel) error {
 	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
 		if _, err := kube.OnChange(ctx, objects, object, matters, kick.Notify); err != nil && ctx.Err() == nil {
@@ -272,7 +272,7 @@ func (n *node) watch(ctx context.Context, objects cache.Cache, kick notify.Chann
 	return nil
 }
 
-// carryOn does what was kept, until the API server was read.
+// carryOn uses the saved plan until the objects were read from the API server.
 func (n *node) carryOn(ctx context.Context, read <-chan error) error {
 	kept := n.state.load()
 	tick := time.NewTicker(nodeResync)
@@ -303,8 +303,8 @@ func (n *node) carryOn(ctx context.Context, read <-chan error) error {
 // answered notes that the API server answered.
 func (n *node) answered(now time.Time) { n.confirmed.Store(&now) }
 
-// matters says whether what changed of an object can change what the fabric should do.
-// Each node reports each minute to all others that it is there, and of its paths.
+// matters reports whether an update of an object can change the desired state of the fabric.
+// Each node writes its FabricNode each minute, with its paths, which do not matter here.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *v1alpha1.FabricNode:
@@ -321,8 +321,8 @@ func matters(before, after any) bool {
 	}
 }
 
-// desired reads what the fabric should do. It is nil as long as the agent has
-// not said which cluster this is. What was read is kept, if it changed or is old.
+// desired reads the desired state of the fabric. It returns nil until the agent has written
+// which cluster this is. It saves the objects that it read, if they changed or the saved ones are old.
 func (n *node) desired(ctx context.Context, changed bool) (*plan.Desired, error) {
 	var nodes v1alpha1.FabricNodeList
 	var tunnels v1alpha1.TunnelList
@@ -341,7 +341,7 @@ func (n *node) desired(ctx context.Context, changed bool) (*plan.Desired, error)
 	if err != nil {
 		return nil, err
 	}
-	n.wanted.Store(int64(len(tunnels.Items)) + 1)
+	n.tunnelCount.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
 	desired := n.plan(own, nodes.Items, tunnels.Items, time.Now())
 	if confirmed := n.confirmed.Load(); desired != nil && confirmed != nil && (changed || n.state.stale(*confirmed)) {
@@ -350,7 +350,7 @@ func (n *node) desired(ctx context.Context, changed bool) (*plan.Desired, error)
 	return desired, nil
 }
 
-// plan decides what the fabric, and the relays, should do.
+// plan returns the desired state of the fabric, and sets that of the relays.
 func (n *node) plan(own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, now time.Time) *plan.Desired {
 	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes, tunnels, n.known, now)
 	if i := slices.IndexFunc(nodes, func(f v1alpha1.FabricNode) bool { return f.Name == n.cfg.Node }); i >= 0 {
@@ -373,7 +373,7 @@ func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
 	return &own, nil
 }
 
-// report keeps the node's FabricNode true.
+// report keeps the status of the node's FabricNode up to date.
 func (n *node) report(ctx context.Context) error {
 	every := time.NewTicker(nodeStatusEvery)
 	defer every.Stop()
@@ -429,7 +429,7 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 		return fmt.Errorf("fabric node %s: %w", n.cfg.Node, err)
 	}
 	patch := client.MergeFrom(fn.DeepCopy())
-	// What this process has not found out yet is as the one before it said: other nodes go by it
+	// What this process has not found out yet stays as the one before it reported: other nodes use it
 	// while a fabric is restarted.
 	if status.Preflight == nil {
 		status.Preflight = fn.Status.Preflight
@@ -456,8 +456,8 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 // fabricManager is the fabric's field manager.
 const fabricManager = "entente-fabric"
 
-// ending says whether the fabric is being taken away for good, rather than
-// restarted: no tunnel is wanted any more. When in doubt it is a restart.
+// ending reports whether the fabric is being removed for good, rather than
+// restarted: all Tunnels are gone. When in doubt it is a restart.
 func (n *node) ending(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -472,5 +472,5 @@ func (n *node) ending(ctx context.Context) bool {
 			return true // the kind itself is gone
 		}
 	}
-	return n.wanted.Load() == 1
+	return n.tunnelCount.Load() == 1
 }

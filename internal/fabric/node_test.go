@@ -78,7 +78,7 @@ func (s *fewObjects) asked() map[string]int {
 	return maps.Clone(s.requests)
 }
 
-// sets counts what a fabric is told.
+// sets counts the desired states that a fabric gets.
 type sets struct {
 	mu   sync.Mutex
 	last plan.Desired
@@ -134,7 +134,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 		t.Helper()
 		if !waittest.Soon(func() bool { return is(fabric.seen()) }) {
 			d, n := fabric.seen()
-			t.Fatalf("%s: the fabric was told %d times, last %+v; requests %v", what, n, d, server.asked())
+			t.Fatalf("%s: the fabric was set %d times, last %+v; requests %v", what, n, d, server.asked())
 		}
 	}
 	settled("at first", func(d plan.Desired, _ int) bool { return len(d.Nodes) == 2 })
@@ -162,8 +162,8 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	}
 	report(func(n *v1alpha1.FabricNode) { n.Status.PodCIDRs = []string{"10.200.9.0/24"} })
 	settled("another prefix", func(d plan.Desired, _ int) bool { return d.Nodes[1].PodCIDRs[0].String() == "10.200.9.0/24" })
-	if _, after := fabric.seen(); after-before > 2 { // the change, and perhaps the look each 10 s
-		t.Errorf("%d reports had the fabric told %d times", reports, after-before)
+	if _, after := fabric.seen(); after-before > 2 { // the change, and perhaps the resync each 10 s
+		t.Errorf("after %d reports the fabric was set %d times", reports, after-before)
 	}
 	for what, times := range server.asked() {
 		if strings.HasPrefix(what, "get ") || times > 2 {

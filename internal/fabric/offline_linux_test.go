@@ -170,7 +170,7 @@ func newOfflineNode(t *testing.T, i int, prefix string) *offlineNode {
 	return n
 }
 
-// write keeps for a node what it was told when its API server still answered.
+// write saves for a node the objects that it read when its API server still answered.
 func (n *offlineNode) write(other *offlineNode, confirmed time.Time, edit func(*v1alpha1.Tunnel)) {
 	n.t.Helper()
 	claims := strings.NewReplacer(`"name":"a"`, `"name":"`+n.name+`"`).Replace(ownClaims)

@@ -35,7 +35,7 @@ func TestSavedStateCountsUntilTheAPIServerAnswers(t *testing.T) {
 		want    int
 		kept    []string
 	}{
-		"the tunnel stands, and the Secret of its key is gone": {[]v1alpha1.Tunnel{tunnelTo("p", 0)}, 1, []string{"key", "plan"}},
+		"the tunnel exists, and the Secret of its key is gone": {[]v1alpha1.Tunnel{tunnelTo("p", 0)}, 1, []string{"key", "plan"}},
 		"the tunnel is gone": {nil, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestSavedStateCountsUntilTheAPIServerAnswers(t *testing.T) {
 				t.Helper()
 				if !waittest.Soon(func() bool { return is(fabric.seen()) }) {
 					d, times := fabric.seen()
-					t.Fatalf("%s: told %d times, last %+v", what, times, d)
+					t.Fatalf("%s: set %d times, last %+v", what, times, d)
 				}
 			}
 			one := func(d plan.Desired, times int) bool {

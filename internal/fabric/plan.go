@@ -24,13 +24,13 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// Known is what a node's fabric was given before and still uses when it cannot be
-// read any more. Only the deletion of a Tunnel ends that tunnel: a Secret that was
-// deleted, or has lost a key, ends none. The zero value knows nothing.
+// Known is the state that a node's fabric has read and still uses when it can no longer be
+// read. Only the deletion of a Tunnel ends that tunnel: a Secret that was
+// deleted, or has lost a key, does not. The zero value is empty.
 type Known struct {
-	// Keys is the preshared keys of each Tunnel.
+	// Keys are the preshared keys of each Tunnel.
 	Keys map[types.UID]TunnelKeys
-	// Gateways are the nodes that were gateways when there last were any.
+	// Gateways are the gateways when there last were any.
 	Gateways []string
 }
 
@@ -53,7 +53,7 @@ func tunnelKeys(secret map[string][]byte, peer string) (TunnelKeys, bool) {
 	return out, !out.IsZero()
 }
 
-// Update returns what is known after another look. secret is the data of the fabric's Secret.
+// Update returns the state after another read. secret is the data of the fabric's Secret.
 func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, secret map[string][]byte) Known {
 	out := Known{Keys: map[types.UID]TunnelKeys{}}
 	for i := range tunnels {
@@ -75,10 +75,10 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 	return out
 }
 
-// Desired returns what a node's fabric should do. It is nil, and the fabric goes on
-// as it is, as long as the agent has not written to the FabricNodes which cluster this
-// is and which nodes are gateways. own is the node's spec.podCIDRs, cfg says what else is
-// known of where this cluster's pods are, and what aliases come from.
+// Desired returns the desired state of a node's fabric. It returns nil, and the fabric stays
+// as it is, until the agent has written to the FabricNodes which cluster this
+// is and which nodes are gateways. own is the node's spec.podCIDRs; cfg has further prefixes of this
+// cluster's pods, and the pool of aliases.
 func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known, now time.Time) *plan.Desired {
 	desired := &plan.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
@@ -107,7 +107,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		}
 		desired.Nodes = append(desired.Nodes, node)
 	}
-	told := isTold(nodes, cfg.Node)
+	announced := isAnnounced(nodes, cfg.Node)
 	// The order in which peers came to be trusted decides which of two that
 	// claim the same address has it.
 	ordered := slices.SortedFunc(slices.Values(tunnels), func(a, b v1alpha1.Tunnel) int {
@@ -118,13 +118,13 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 			continue
 		}
 		peer := peerOf(&ordered[i].Spec, now)
-		if !told {
+		if !announced {
 			peer.Probed = nil // they do not know this node, and would not answer it
 		}
 		keys, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.Spare, peer.KeyMissing = keys.PresharedKey, keys.SpareKeys, !ok
 		desired.Peers = append(desired.Peers, peer)
-		// Also of those that the peer knows address by address.
+		// Also the prefixes that the peer knows address by address.
 		for _, p := range ordered[i].Spec.Local {
 			desired.Pods = append(desired.Pods, kube.Prefixes([]string{p.Prefix})...)
 		}
@@ -132,9 +132,9 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	return desired
 }
 
-// keyDue is when the key of a node is to be replaced: when it is asked for, or when it is old. The
-// zero time is never. Keys do not all get old at once: up to a tenth of the time that they last is
-// taken off, by what follows from the key.
+// keyDue returns when to replace the key of a node: when that is asked for, or when the key is old. The
+// zero time means never. The age at which keys are replaced is reduced by up to a tenth, derived from the
+// key, so that not all are replaced at once.
 func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 	if n.Status.PublicKeySince == nil {
 		return due
@@ -151,13 +151,13 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 	return due
 }
 
-// isGone says whether all contracts are over that a tunnel was for. Its agent has taken it away by
-// then, unless it or the API server is away.
+// isGone reports whether all contracts of a tunnel have ended. The agent has deleted the Tunnel by
+// then, unless the agent or the API server does not run.
 func isGone(spec *v1alpha1.TunnelSpec, now time.Time) bool {
 	return spec.InBand == nil && len(spec.Ends) > 0 && !slices.ContainsFunc(spec.Ends, func(e v1alpha1.ContractEnd) bool { return !isOver(e, now) })
 }
 
-// isOver allows for clocks that differ.
+// isOver reports whether a contract has ended, with a tolerance for clocks that differ.
 func isOver(e v1alpha1.ContractEnd, now time.Time) bool {
 	return !now.Before(e.At.Add(peering.ExpirySkew))
 }
@@ -183,7 +183,7 @@ func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 	return peer
 }
 
-// apart takes the addresses of third clusters out of those that the peer has names for.
+// apart separates the addresses of third clusters from the others for which the peer has aliases.
 func apart(local []plan.Mapping, third []v1alpha1.TransitAddresses) (own []plan.Mapping, transit []plan.Transit) {
 	of := map[netip.Prefix]string{}
 	for _, t := range third {
@@ -215,7 +215,7 @@ func nodesOf(spec *v1alpha1.TunnelSpec, nodes []v1alpha1.Gateway) []plan.Gateway
 		key, err := plan.ParsePublicKey(g.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(g.Overlay)
 		if err != nil || overlayErr != nil {
-			continue // the agent writes none such
+			continue // the agent does not write such a node
 		}
 		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Observed: observed(g.Observed), Pods: slices.DeleteFunc(kube.Prefixes(g.Pods), split)}
 		if next, err := plan.ParsePublicKey(g.NextPublicKey); err == nil {
@@ -226,7 +226,7 @@ func nodesOf(spec *v1alpha1.TunnelSpec, nodes []v1alpha1.Gateway) []plan.Gateway
 	return out
 }
 
-// observed reads where a gateway is seen.
+// observed parses the addresses at which a gateway is seen.
 func observed(texts []string) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, text := range texts {
@@ -237,7 +237,7 @@ func observed(texts []string) []netip.AddrPort {
 	return out
 }
 
-// exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
+// exposureOf converts an Exposure for the fabric. Malformed parts open
 // nothing.
 func exposureOf(e v1alpha1.Exposure) plan.Exposure {
 	name := e.Contract + "/" + e.Namespace
@@ -261,8 +261,8 @@ func exposureOf(e v1alpha1.Exposure) plan.Exposure {
 	return out
 }
 
-// Mappings returns aliases as the fabric has them, of prefixes and of single addresses. Those
-// of what is known address by address are in the blocks.
+// Mappings converts aliases of prefixes and of single addresses for the fabric. The aliases of single
+// addresses are in the blocks.
 func Mappings(aliases []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) []plan.Mapping {
 	var out []plan.Mapping
 	for _, a := range aliases {
@@ -291,7 +291,7 @@ func Mappings(aliases []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) []pl
 	return out
 }
 
-// NodeStatus returns what a FabricNode says of a fabric: all but the time.
+// NodeStatus returns the status of a FabricNode for a fabric, without the time.
 func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	status := v1alpha1.FabricNodeStatus{
 		Endpoints: nodeEndpoints(own, s.ListenPort), Backend: string(s.Backend),
@@ -312,21 +312,21 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	if s.Overlay.IsValid() {
 		status.Overlay = s.Overlay.String()
 	}
-	told := map[string]string{}
+	first := map[string]string{} // problem of each peer
 	var problems []string
 	for _, p := range s.Problems {
 		problems = append(problems, p.Text)
-		if told[p.Peer] == "" {
-			told[p.Peer] = p.Text
+		if first[p.Peer] == "" {
+			first[p.Peer] = p.Text
 		}
 	}
 	for _, p := range s.Peers {
 		if p.Active {
-			status.Paths = append(status.Paths, pathOf(p, told[p.Cluster]))
+			status.Paths = append(status.Paths, pathOf(p, first[p.Cluster]))
 		}
 	}
 	for _, p := range standby(s.Peers) {
-		path := pathOf(p, told[p.Cluster])
+		path := pathOf(p, first[p.Cluster])
 		path.Standby = true
 		status.Paths = append(status.Paths, path)
 	}
@@ -336,7 +336,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	seen := observedGateways(s.Peers)
 	if left := len(seen) - maxObservedGateways; left > 0 {
 		seen = seen[:maxObservedGateways]
-		problems = append(problems, fmt.Sprintf("%d gateways of peers are not told where this node sees them: a node tells %d", left, maxObservedGateways))
+		problems = append(problems, fmt.Sprintf("the observed addresses of %d gateways of peers are not in this status, which has %d", left, maxObservedGateways))
 	}
 	status.Observed = seen
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
@@ -362,15 +362,16 @@ func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirect, left i
 	return out[:shown], len(out) - shown
 }
 
-// firstProblems returns as many problems as a status has room for, and how many more there are.
+// firstProblems returns as many problems as a status has room for, with the number of the others.
 func firstProblems(texts []string) []string {
 	if left := len(texts) - maxProblems; left > 0 {
-		return append(slices.Clone(texts[:maxProblems-1]), fmt.Sprintf("and %d more problems; they come when some of these are solved", left+1))
+		return append(slices.Clone(texts[:maxProblems-1]), fmt.Sprintf("and %d more problems, which are listed when some of these are solved", left+1))
 	}
 	return texts
 }
 
-// observedGateways is where gateways of peers are that are not where their clusters say.
+// observedGateways returns the gateways of peers that are not at an announced endpoint, with their
+// observed addresses.
 func observedGateways(peers []tunnel.PeerStatus) []v1alpha1.ObservedGateway {
 	var out []v1alpha1.ObservedGateway
 	for _, p := range peers {
@@ -381,8 +382,8 @@ func observedGateways(peers []tunnel.PeerStatus) []v1alpha1.ObservedGateway {
 	return out
 }
 
-// standby returns, of each peer to whose gateways a node has tunnels and whose traffic it does
-// not carry, the one that is best reached.
+// standby returns the best path to each peer to whose gateways a node has tunnels and whose traffic it does
+// not carry.
 func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
 	best := map[string]tunnel.PeerStatus{}
 	for _, p := range peers {
@@ -430,8 +431,8 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 	return path
 }
 
-// directOf is a tunnel between the nodes of two pods. That it does not work is no problem: gateways
-// carry what would go through it.
+// directOf returns the status of a tunnel between the nodes of two pods. If it does not work that is not
+// a problem: gateways carry its packets.
 func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
 	d := v1alpha1.FabricDirect{PeerID: p.Cluster, Node: p.Node, Open: p.Direct, State: "Unknown", Way: string(p.Way)}
 	if p.Endpoint.IsValid() {
@@ -441,7 +442,7 @@ func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
 	case p.State == probe.PathUp:
 		d.State, d.RoundTripMicroseconds, d.MTU = "Up", rounded(p.RTT).Microseconds(), int32(min(p.MTU, math.MaxInt32))
 		if !p.Direct {
-			d.Message = "packets go through gateways until both nodes have been told the same of each other's pods, and the tunnel has worked for a while"
+			d.Message = "packets go through gateways until both nodes have announced the same pods to each other, and the tunnel has worked for a while"
 		}
 	case p.State == probe.PathDown:
 		d.State = "Down"
@@ -452,8 +453,8 @@ func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
 	return d
 }
 
-// rounded is a round trip with two digits, so that a status does not change with each
-// probe, and is true.
+// rounded returns a round trip with two digits, so that the status does not change with each
+// probe.
 func rounded(d time.Duration) time.Duration {
 	unit := time.Microsecond
 	for d/unit >= 100 {
@@ -462,8 +463,8 @@ func rounded(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// nodeEndpoints is where the other nodes of the cluster dial a node: at an internal address
-// before they go out to come back by an external one.
+// nodeEndpoints returns where the other nodes of the cluster dial a node: internal addresses come
+// before external ones.
 func nodeEndpoints(n *corev1.Node, port int) []string {
 	if port == 0 {
 		return nil

@@ -123,7 +123,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 		}
 		for i, key := range keys {
 			if p := desired.Peers[i]; p.PresharedKey != plan.PresharedKey(bytes.Repeat([]byte{key}, 32)) || p.KeyMissing != (key == 0) || !desired.Nodes[0].Gateway {
-				t.Errorf("%s: peer %s has another key, or node a is no gateway", when, p.ClusterID)
+				t.Errorf("%s: peer %s has another key, or node a is not a gateway", when, p.ClusterID)
 			}
 		}
 	}
@@ -223,7 +223,7 @@ const (
 	keyB = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI="
 )
 
-// A tunnel to a node for the pods on it is told, and is no path on which the network depends.
+// A tunnel to a node for the pods on it is reported, and is not a path on which the network depends.
 func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
 	status := NodeStatus(tunnel.Status{Peers: []tunnel.PeerStatus{
 		{Cluster: "away", Node: "gw", Remote: true, Active: true, Direct: true, State: probe.PathUp, MTU: 1420},
@@ -279,11 +279,11 @@ func TestTheKeyOfANodeIsReplacedWhenItIsOldOrAsked(t *testing.T) {
 	n := node("")
 	n.Status.PublicKeySince = nil
 	if got := Desired(Config{Node: "a", KeyEvery: every}, nil, []v1alpha1.FabricNode{n}, nil, Known{}, since.Add(1e5*time.Hour)); !got.ReplaceKey.IsZero() {
-		t.Error("a key of which nobody knows how old it is is replaced")
+		t.Error("a key of unknown age is replaced")
 	}
 }
 
-func TestNextKeysAreToldAndTaken(t *testing.T) {
+func TestNextKeysAreReportedAndTaken(t *testing.T) {
 	t.Parallel()
 	own, other, tun := fabricNode("a", "me", keyA, true), fabricNode("b", "me", keyA, false), tunnelTo("p", 0)
 	other.Status.NextPublicKey, tun.Spec.Gateways[0].NextPublicKey = keyB, keyA
@@ -372,7 +372,7 @@ func TestNodeStatusTellsOfEndToEndProbes(t *testing.T) {
 	}
 }
 
-func TestANodeThatPeersAreNotToldOfProbesNone(t *testing.T) {
+func TestANodeThatIsNotAnnouncedProbesNoPeer(t *testing.T) {
 	var nodes []v1alpha1.FabricNode
 	for i := range 70 {
 		n := v1alpha1.FabricNode{}

@@ -15,24 +15,24 @@ import (
 	"github.com/entente-dev/entente/tunnel"
 )
 
-// checks is what a node found as it checked itself. It belongs to the goroutine of report.
+// checks are the results of a node's checks of itself. Only the goroutine of report uses it.
 type checks struct {
-	// observe reads the node; nil is a node that does not check itself.
+	// observe reads the node. Nil means that the node does not check itself.
 	observe func(preflight.Fabric) preflight.Observed
-	// at is when that was last done, of the device in this state, and last what came of it.
+	// at is when that was last done, for the device in this state, and last is the result.
 	at     time.Time
 	device deviceState
 	last   *v1alpha1.FabricPreflight
 }
 
-// deviceState is what about the fabric's device matters to a check.
+// deviceState is the state of the fabric's device on which a check depends.
 type deviceState struct {
 	backend tunnel.Backend
 	port    int
 }
 
-// preflight checks the node, unless it did so a moment ago. It is nil as long as nobody
-// knows what the fabric does on the node.
+// preflight checks the node, unless it did so a moment ago. It returns nil until it is known
+// what the fabric does on the node.
 func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node, now time.Time) *v1alpha1.FabricPreflight {
 	device := deviceState{s.Backend, s.ListenPort}
 	c := &n.checks
@@ -60,7 +60,7 @@ func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node,
 	return c.last
 }
 
-// preflightOf is what the fabric does on the node, as a check of the node wants to know it.
+// preflightOf returns what the fabric does on the node, as the input of a check.
 func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel) preflight.Fabric {
 	f := preflight.Fabric{
 		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port,
@@ -98,7 +98,7 @@ func sorted(prefixes []netip.Prefix) []netip.Prefix {
 	return slices.Compact(prefixes)
 }
 
-// findings is what was found, as a FabricNode says it.
+// findings returns the findings for the status of a FabricNode.
 func findings(found []preflight.Finding, overlaps []netip.Prefix) *v1alpha1.FabricPreflight {
 	out := &v1alpha1.FabricPreflight{}
 	for _, p := range overlaps {

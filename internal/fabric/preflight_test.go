@@ -84,14 +84,14 @@ func TestANodeReportsItsFindings(t *testing.T) {
 		fabric.status = tunnel.Status{Problems: []plan.Problem{{Text: "no device"}}}
 		observed.Tun = false
 		report("without a device", 4, "Error TunMissing")
-		if told := strings.Count(log.String(), "finding on this node"); told != 3 {
-			t.Errorf("the log tells of %d findings, want 3: each as it comes\n%s", told, &log)
+		if found := strings.Count(log.String(), "finding on this node"); found != 3 {
+			t.Errorf("the log has %d findings, want 3: each as it comes\n%s", found, &log)
 		}
 	})
 }
 
 // Other nodes drop what a peer's tunnel brings from addresses that are not a node's pods: a fabric
-// that begins anew keeps what the one before it learned until it has looked itself.
+// that begins again keeps what the one before it learned until it has read the routes itself.
 func TestPodCIDRsAreKeptUntilTheFabricLooked(t *testing.T) {
 	t.Parallel()
 	assigned, learned := []string{"10.200.1.0/24"}, []string{"10.244.7.0/26", "10.244.9.3/32"}
@@ -100,10 +100,10 @@ func TestPodCIDRsAreKeptUntilTheFabricLooked(t *testing.T) {
 		saw    []netip.Prefix
 		want   []string
 	}{
-		"not looked, none before":    {nil, nil, assigned},
-		"not looked, learned before": {learned, nil, learned},
-		"looked and found none":      {learned, []netip.Prefix{}, nil},
-		"looked and found others":    {learned, prefixList("10.244.8.0/26"), []string{"10.244.8.0/26"}},
+		"not read, none before":    {nil, nil, assigned},
+		"not read, learned before": {learned, nil, learned},
+		"read and found none":      {learned, []netip.Prefix{}, nil},
+		"read and found others":    {learned, prefixList("10.244.8.0/26"), []string{"10.244.8.0/26"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

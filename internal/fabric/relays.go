@@ -13,22 +13,22 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// relays has gateways of peers reached through the agents, where that is wanted.
+// relays makes gateways of peers reachable through the agents, where that is needed.
 type relays struct {
 	gateway *datagrams.Gateway
 
 	mu sync.Mutex
-	// self is the node's own key, peers what is desired of it.
+	// self is the node's own key, peers are the desired peers.
 	self  plan.PublicKey
 	peers []datagrams.Peer
-	// wanted is for which peers there is a link.
-	wanted wantedLinks
+	// links are the links for peers.
+	links relayLinks
 }
 
-// newRelays returns nil if nothing is relayed.
+// newRelays returns nil if the configuration has no agent that relays.
 func newRelays(cfg Config) (*relays, error) {
 	if cfg.RelayAgent == "" {
-		return nil, nil //nolint:nilnil // that is what it is for
+		return nil, nil //nolint:nilnil // nil relays nothing
 	}
 	gateway, err := datagrams.NewGateway(datagrams.GatewayConfig{
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -39,11 +39,11 @@ func newRelays(cfg Config) (*relays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relays{gateway: gateway, wanted: wantedLinks{}}, nil
+	return &relays{gateway: gateway, links: relayLinks{}}, nil
 }
 
-// fill adds to what a node's fabric should do where it reaches gateways through the agents. Only
-// gateways do, and no tunnel without its key.
+// fill adds to the desired state of a node's fabric the addresses at which it reaches gateways through the
+// agents. Only gateways get some, and only for tunnels whose key is known.
 func (r *relays) fill(desired *plan.Desired) {
 	if r == nil || desired == nil {
 		return
@@ -78,15 +78,15 @@ func (r *relays) fill(desired *plan.Desired) {
 	}
 }
 
-// setLocked gives the gateway what is known. The lock is held.
+// setLocked sets the peers of the gateway. The caller has the lock.
 func (r *relays) setLocked() {
 	for i := range r.peers {
-		r.peers[i].Needed = r.wanted[r.peers[i].ID].linked
+		r.peers[i].Needed = r.links[r.peers[i].ID].linked
 	}
 	r.gateway.Set(r.self, r.peers)
 }
 
-// hold keeps back what comes through the agents. It is for tunnel.Config.
+// delay returns the function that delays datagrams through the agents, for tunnel.Config.
 func (r *relays) delay() func(relay netip.AddrPort, d time.Duration) {
 	if r == nil {
 		return nil
@@ -101,7 +101,7 @@ func (r *relays) run(ctx context.Context, status func() tunnel.Status) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.gateway.Run(ctx) }()
-	tick := time.NewTicker(relayLook)
+	tick := time.NewTicker(relayCheckEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -110,36 +110,37 @@ func (r *relays) run(ctx context.Context, status func() tunnel.Status) error {
 		case now := <-tick.C:
 			s := status()
 			r.mu.Lock()
-			next := r.wanted.next(now, s.Peers)
-			if r.self != s.PublicKey || !next.same(r.wanted) {
-				r.self, r.wanted = s.PublicKey, next
+			next := r.links.next(now, s.Peers)
+			if r.self != s.PublicKey || !next.same(r.links) {
+				r.self, r.links = s.PublicKey, next
 				r.setLocked()
 			}
-			r.wanted = next
+			r.links = next
 			r.mu.Unlock()
 		}
 	}
 }
 
-// wantedLink records whether a peer has a link, and since when it has needed the opposite; zero if it does not.
-type wantedLink struct {
+// relayLink records whether a peer has a link, and since when it has needed the opposite; zero if it does
+// not need that.
+type relayLink struct {
 	linked bool
 	since  time.Time
 }
 
-// wantedLinks is that of each peer.
-type wantedLinks map[string]wantedLink
+// relayLinks is the link of each peer.
+type relayLinks map[string]relayLink
 
-// next returns for which peers links are wanted: a while after some gateway of one is not reached
-// but through the agents, until a while after all are.
-func (w wantedLinks) next(now time.Time, peers []tunnel.PeerStatus) wantedLinks {
+// next returns the links that peers should have: from relayLinkAfter after some gateway of a peer is
+// reached only through the agents, until relayUnlinkAfter after all are reached directly.
+func (w relayLinks) next(now time.Time, peers []tunnel.PeerStatus) relayLinks {
 	needs := map[string]bool{}
 	for _, p := range peers {
 		if p.Remote && !p.OnDemand {
 			needs[p.Cluster] = needs[p.Cluster] || p.State != probe.PathUp || p.Way == tunnel.WayRelayed
 		}
 	}
-	out := wantedLinks{}
+	out := relayLinks{}
 	for peer, need := range needs {
 		l := w[peer]
 		if l.linked == need {
@@ -147,21 +148,21 @@ func (w wantedLinks) next(now time.Time, peers []tunnel.PeerStatus) wantedLinks 
 		} else if l.since.IsZero() {
 			l.since = now
 		}
-		patience := relayWanted
+		patience := relayLinkAfter
 		if l.linked {
-			patience = relayUnwanted
+			patience = relayUnlinkAfter
 		}
 		if l.linked != need && now.Sub(l.since) >= patience {
-			l = wantedLink{linked: need}
+			l = relayLink{linked: need}
 		}
 		out[peer] = l
 	}
 	return out
 }
 
-// same says whether the same peers have links.
-func (w wantedLinks) same(other wantedLinks) bool {
-	for _, pair := range [][2]wantedLinks{{w, other}, {other, w}} {
+// same reports whether the same peers have links.
+func (w relayLinks) same(other relayLinks) bool {
+	for _, pair := range [][2]relayLinks{{w, other}, {other, w}} {
 		for peer, l := range pair[0] {
 			if l.linked != pair[1][peer].linked {
 				return false

@@ -21,7 +21,7 @@ func TestLinksAreThereWhereAGatewayIsNotReachedByItself(t *testing.T) {
 		}
 	}
 	up, down, relayed := peer(probe.PathUp, tunnel.WayObserved), peer(probe.PathDown, tunnel.WayDirect), peer(probe.PathUp, tunnel.WayRelayed)
-	w, now := wantedLinks{}, time.Unix(1000, 0)
+	w, now := relayLinks{}, time.Unix(1000, 0)
 	for i, step := range []struct {
 		after time.Duration
 		peers []tunnel.PeerStatus
@@ -29,18 +29,18 @@ func TestLinksAreThereWhereAGatewayIsNotReachedByItself(t *testing.T) {
 	}{
 		{0, up, false},
 		{time.Hour, down, false},
-		{relayWanted - 1, down, false},
+		{relayLinkAfter - 1, down, false},
 		{1, down, true},
 		{time.Hour, relayed, true},
 		{time.Hour, up, true},
-		{relayUnwanted - 1, up, true},
+		{relayUnlinkAfter - 1, up, true},
 		{0, relayed, true},
 		{time.Second, up, true},
-		{relayUnwanted - 1, up, true},
+		{relayUnlinkAfter - 1, up, true},
 		{1, up, false},
 		{time.Second, down, false},
 		{time.Second, up, false},
-		{relayWanted, down, false},
+		{relayLinkAfter, down, false},
 	} {
 		now = now.Add(step.after)
 		next := w.next(now, step.peers)
@@ -82,7 +82,7 @@ func TestGatewaysAreReachedThroughTheAgentsByTheirTunnelsKey(t *testing.T) {
 	}
 	worker := desired(false)
 	if r.fill(worker); worker.Peers[0].Gateways[0].Relay.IsValid() {
-		t.Error("a node that is no gateway relays")
+		t.Error("a node that is not a gateway relays")
 	}
 	var off *relays
 	if off.fill(d); off.delay() != nil || off.run(t.Context(), nil) != nil {

@@ -20,21 +20,21 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// A node keeps what its fabric does in two files, so that it does so again after a restart before
-// it has reached the API server: "plan" is what the API server said last, "key" the node's own
+// A node saves the state of its fabric in two files, so that a restarted fabric can use it before
+// it has reached the API server: "plan" has the objects that it last read, "key" the node's own
 // WireGuard key. Each begins with a line
 //
 //	entente-node-state VERSION SHA-256 of the rest, in hex
 //
-// and the rest is JSON. Both hold secrets.
+// and the rest is JSON. Both contain secrets.
 
 const (
 	stateMagic   = "entente-node-state"
 	stateVersion = "1"
 )
 
-// owner is whose state a file has: a node of one cluster in one install. Another node's, or that of
-// the cluster that this node was in before, is of no use.
+// owner identifies the node whose state a file has, in one cluster and one install. The state of another
+// node, or of the cluster that this node was in before, is not used.
 type owner struct {
 	Node    string `json:"node"`
 	NodeUID string `json:"nodeUID"`
@@ -42,8 +42,8 @@ type owner struct {
 	Account string `json:"account"`
 }
 
-// ownerOf reads a service account's token, which the kubelet put there: nobody is to be convinced by
-// it here, so its signature does not matter.
+// ownerOf reads a service account's token. The kubelet wrote it and it is not used for authentication
+// here, so its signature is not checked.
 func ownerOf(token, node string) (owner, error) {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {
@@ -73,7 +73,7 @@ func ownerOf(token, node string) (owner, error) {
 	return owner{Node: node, NodeUID: k.Node.UID, Account: k.ServiceAccount.UID}, nil
 }
 
-// encodeState is a file of somebody's.
+// encodeState returns the content of a file of an owner.
 func encodeState(of owner, value any) ([]byte, error) {
 	body, err := json.Marshal(struct {
 		Of    owner `json:"of"`
@@ -95,7 +95,7 @@ func seal(body []byte) []byte {
 	return append([]byte(stateMagic+" "+stateVersion+" "+hex.EncodeToString(sum[:])+"\n"), body...)
 }
 
-// decodeState reads a file. Its errors repeat nothing of what is in it.
+// decodeState reads a file. Its errors do not repeat its content, which is secret.
 func decodeState(b []byte, of owner, value any) error {
 	if len(b) > maxState {
 		return fmt.Errorf("it has more than %d bytes (maxState)", maxState)
@@ -119,7 +119,7 @@ func decodeState(b []byte, of owner, value any) error {
 		return errors.New("it is damaged: not JSON")
 	}
 	if envelope.Of != of {
-		return errors.New("it is that of another node, cluster or install")
+		return errors.New("it belongs to another node, cluster or install")
 	}
 	if len(envelope.Value) == 0 || json.Unmarshal(envelope.Value, value) != nil {
 		return errors.New("it is damaged: cannot decode the value")
@@ -127,20 +127,20 @@ func decodeState(b []byte, of owner, value any) error {
 	return nil
 }
 
-// savedPlan is what the API server said last. Nothing else decides about what the fabric of a node
-// does, but the node's own routes and what probes say.
+// savedPlan has the objects that were last read from the API server. With the node's own routes and
+// the results of probes they determine what the fabric of a node does.
 type savedPlan struct {
 	// Confirmed is when the API server last answered.
 	Confirmed   time.Time             `json:"confirmed"`
 	Node        corev1.Node           `json:"node"`
 	FabricNodes []v1alpha1.FabricNode `json:"fabricNodes"`
 	Tunnels     []v1alpha1.Tunnel     `json:"tunnels"`
-	// Keys is the preshared keys by the UID of their tunnel, Gateways as in [Known].
+	// Keys are the preshared keys by the UID of their tunnel, Gateways is that of [Known].
 	Keys     map[types.UID]savedKeys `json:"keys"`
 	Gateways []string                `json:"gateways"`
 }
 
-// savedKeys is TunnelKeys that can be read back. It prints as nothing.
+// savedKeys is TunnelKeys that can be read back. It does not print its keys.
 type savedKeys struct {
 	Number                  uint64
 	Current, Next, Previous []byte
@@ -152,8 +152,8 @@ func (savedKeys) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte("[redacted]
 // LogValue hides the keys.
 func (savedKeys) LogValue() slog.Value { return slog.StringValue("[redacted]") }
 
-// newSavedPlan is what a fabric was told, without all that it does not need for what it does.
-// Keys of nodes are not replaced by what was saved: others would not hear of the next ones.
+// newSavedPlan returns the plan to save, with only the fields that the fabric needs. It has nothing by
+// which keys of nodes are replaced: others would not learn the next ones.
 func newSavedPlan(confirmed time.Time, own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *savedPlan {
 	s := &savedPlan{Confirmed: confirmed.UTC().Round(0), Keys: map[types.UID]savedKeys{}, Gateways: known.Gateways}
 	s.Node.Name, s.Node.Spec.PodCIDRs, s.Node.Status.Addresses = own.Name, own.Spec.PodCIDRs, own.Status.Addresses
@@ -184,7 +184,7 @@ func saved(k plan.PresharedKey) []byte {
 	return k[:]
 }
 
-// known is what was saved of keys. A key of another length is none.
+// known returns the saved keys and gateways. Keys of another length are left out.
 func (s *savedPlan) known() Known {
 	key := func(b []byte) plan.PresharedKey {
 		if len(b) != len(plan.PresharedKey{}) {
@@ -202,9 +202,9 @@ func (s *savedPlan) known() Known {
 	return out
 }
 
-// usable is what of it may be applied at a time, and which time that is to be taken for: a clock
-// that is behind makes nothing younger. It is no tunnel once the API server has not answered
-// for savedLife; what a contract was for goes with it, as ever.
+// usable returns the tunnels that may be used at a time, and the time that counts: a clock
+// that is behind does not make the plan younger. Once the API server has not answered for savedLife it
+// returns no tunnels. Tunnels of contracts that have ended are left out later, as usual.
 func (s *savedPlan) usable(now time.Time) (tunnels []v1alpha1.Tunnel, at time.Time, stale bool) {
 	at = now
 	if at.Before(s.Confirmed) {

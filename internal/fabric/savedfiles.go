@@ -22,26 +22,26 @@ const (
 	tokenLimit = 1 << 16
 )
 
-// stateFiles keeps a node's state in a directory. Nil keeps nothing. What cannot be written is
-// logged, and is no reason not to go on.
+// stateFiles saves a node's state in a directory. Nil saves nothing. Failures are
+// logged, and the fabric goes on.
 type stateFiles struct {
 	directory string
 	of        owner
 	log       *slog.Logger
-	// offers has the newest plan that is to be written.
+	// offers has the newest plan to write.
 	offers chan *savedPlan
 
 	mu sync.Mutex
-	// wanted says that the node has tunnels. Without one nothing is kept.
-	wanted bool
-	// key is the node's, sum that of the plan that was written, and confirmed as it says.
+	// hasTunnels says that the node has tunnels. Otherwise nothing is saved.
+	hasTunnels bool
+	// key is that of the node, sum and confirmed are those of the plan that was last written.
 	key       []byte
 	sum       [sha256.Size]byte
 	confirmed time.Time
 	failing   bool
 }
 
-// openState returns nil, and logs why, where nothing can be kept.
+// openState returns nil, and logs why, if the state cannot be saved.
 func openState(cfg Config) *stateFiles {
 	if cfg.StateDirectory == "" {
 		return nil
@@ -57,7 +57,7 @@ func openState(cfg Config) *stateFiles {
 
 func (s *stateFiles) open(cfg Config) error {
 	if cfg.Kubernetes == nil || cfg.Kubernetes.BearerTokenFile == "" {
-		return errors.New("it has no service account's token, which says whose state it is")
+		return errors.New("it has no service account's token, which identifies the owner of the state")
 	}
 	token, err := readLimited(cfg.Kubernetes.BearerTokenFile, tokenLimit)
 	if err != nil {
@@ -89,7 +89,7 @@ func readLimited(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// read reads a file into value. False is that there is none that can be used, and why is logged.
+// read reads a file into value. It returns false, and logs why, if no usable file exists.
 func (s *stateFiles) read(name string, value any) bool {
 	path := filepath.Join(s.directory, name)
 	b, err := s.readOwn(path)
@@ -106,7 +106,7 @@ func (s *stateFiles) read(name string, value any) bool {
 	return true
 }
 
-// readOwn reads a file that nobody else can have written or read.
+// readOwn reads a file that only this user can have written or read.
 func (s *stateFiles) readOwn(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *stateFiles) write(name string, b []byte) error {
 	return s.sync()
 }
 
-// sync makes what was renamed or removed last.
+// sync makes changes of the directory outlive a loss of power.
 func (s *stateFiles) sync() error {
 	d, err := os.Open(s.directory)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *stateFiles) sync() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// failed logs the first of several errors in a row. The lock is held.
+// failed logs the first of several errors in a row. The caller has the lock.
 func (s *stateFiles) failed(err error) {
 	if err != nil && !s.failing {
 		s.log.Warn("this node cannot keep its state for a restart without the API server", "err", err)
@@ -157,7 +157,7 @@ func (s *stateFiles) failed(err error) {
 	s.failing = err != nil
 }
 
-// load reads the plan. Nil means none.
+// load reads the plan. It returns nil without a usable one.
 func (s *stateFiles) load() *savedPlan {
 	if s == nil {
 		return nil
@@ -167,7 +167,7 @@ func (s *stateFiles) load() *savedPlan {
 		return nil
 	}
 	s.mu.Lock()
-	s.wanted = true
+	s.hasTunnels = true
 	s.mu.Unlock()
 	return &p
 }
@@ -186,7 +186,7 @@ func (s *stateFiles) Load() []byte {
 		return nil
 	}
 	s.mu.Lock()
-	s.key, s.wanted = k.Private, true
+	s.key, s.hasTunnels = k.Private, true
 	s.mu.Unlock()
 	return k.Private
 }
@@ -198,12 +198,12 @@ func (s *stateFiles) Save(key []byte) {
 		return
 	}
 	s.key = append([]byte(nil), key...)
-	if s.wanted {
+	if s.hasTunnels {
 		s.failed(s.writeKey())
 	}
 }
 
-// writeKey writes the key. The lock is held.
+// writeKey writes the key. The caller has the lock.
 func (s *stateFiles) writeKey() error {
 	b, err := encodeState(s.of, savedKey{s.key})
 	if err == nil {
@@ -212,7 +212,7 @@ func (s *stateFiles) writeKey() error {
 	return err
 }
 
-// offer has a plan written soon. The newest wins.
+// offer schedules the writing of a plan. A newer one replaces it.
 func (s *stateFiles) offer(p *savedPlan) {
 	if s == nil {
 		return
@@ -230,18 +230,18 @@ func (s *stateFiles) offer(p *savedPlan) {
 	}
 }
 
-// stale says that the API server answered so long after what was written that this is to be written
-// again, though nothing else changed.
+// stale reports whether the API server answered so long after the saved plan that the plan has to be
+// written again, though only the time changed.
 func (s *stateFiles) stale(confirmed time.Time) bool {
 	if s == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wanted && confirmed.Sub(s.confirmed) >= savedAgain
+	return s.hasTunnels && confirmed.Sub(s.confirmed) >= savedAgain
 }
 
-// run writes what is offered, until ctx ends.
+// run writes the plans that are offered, until ctx ends.
 func (s *stateFiles) run(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -265,7 +265,7 @@ func (s *stateFiles) run(ctx context.Context) error {
 	}
 }
 
-// keep writes a plan, unless it stands there; one without tunnels removes all.
+// keep writes a plan, unless the file has it already. A plan without tunnels removes all files.
 func (s *stateFiles) keep(p *savedPlan) {
 	if len(p.Tunnels) == 0 {
 		s.remove()
@@ -285,35 +285,35 @@ func (s *stateFiles) keep(p *savedPlan) {
 		p.Confirmed = confirmed
 		b, err = encodeState(s.of, p)
 	}
-	if err == nil && !s.wanted && s.key != nil {
+	if err == nil && !s.hasTunnels && s.key != nil {
 		err = s.writeKey()
 	}
 	if err == nil {
 		err = s.write(planFile, b)
 	}
 	if err != nil {
-		// What stands there is not true any more.
+		// The file is outdated.
 		s.sum, s.confirmed = [sha256.Size]byte{}, time.Time{}
 		err = errors.Join(err, ignoreMissing(os.Remove(filepath.Join(s.directory, planFile))))
 	} else {
-		s.wanted, s.sum, s.confirmed = true, sum, confirmed
+		s.hasTunnels, s.sum, s.confirmed = true, sum, confirmed
 	}
 	s.failed(err)
 }
 
-// remove removes what is kept.
+// remove removes the saved state.
 func (s *stateFiles) remove() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wanted, s.sum, s.confirmed = false, [sha256.Size]byte{}, time.Time{}
+	s.hasTunnels, s.sum, s.confirmed = false, [sha256.Size]byte{}, time.Time{}
 	s.failed(RemoveState(s.directory))
 }
 
-// RemoveState removes what a node kept, and what a process left behind that was killed while it
-// wrote.
+// RemoveState removes the saved state of a node, and temporary files of a process that was killed while
+// it wrote.
 func RemoveState(directory string) error {
 	var errs []error
 	for _, pattern := range []string{planFile, keyFile, "." + planFile + "-*", "." + keyFile + "-*"} {

@@ -11,15 +11,15 @@ import (
 type Chain struct {
 	// Table is the table with its family, as "ip filter".
 	Table, Name string
-	// Four and Six say of which families packets come here.
+	// Four and Six say for which families it is.
 	Four, Six bool
-	// Base says that forwarded packets begin here; Drop, that what gets to the end of it is
+	// Base says that forwarded packets begin here; Drop, that packets at the end of the chain are
 	// dropped.
 	Base, Drop bool
 	Rules      []FilterRule
 }
 
-// FilterRule is what happens to packets that pass all of its tests.
+// FilterRule is a rule: its verdict applies to packets that pass all of its tests.
 type FilterRule struct {
 	Tests   []Test
 	Verdict Verdict
@@ -27,7 +27,7 @@ type FilterRule struct {
 	Target string
 }
 
-// Verdict is what becomes of a packet.
+// Verdict is the action of a rule.
 type Verdict int
 
 // The verdicts. The zero value goes on with the next rule.
@@ -42,12 +42,12 @@ const (
 	Undecided
 )
 
-// Key is what a test looks at.
+// Key is the field that a test compares.
 type Key int
 
 // The keys.
 const (
-	// Other is something that cannot be told beforehand.
+	// Other is something that cannot be predicted.
 	Other Key = iota
 	// In and Out are the interfaces, by Test.Name.
 	In
@@ -63,7 +63,7 @@ const (
 	Family
 	// AnyOf is one of some tests, by Test.Any.
 	AnyOf
-	// Never is what the packets in question do not have: they are not to the node's own
+	// Never is a test that the packets in question fail: they are not to the node's own
 	// addresses, are not translated by a Service, and do not have kube-proxy's mark.
 	Never
 )
@@ -79,36 +79,36 @@ type Test struct {
 	Key Key
 	// Not inverts it.
 	Not bool
-	// Name is an interface, or the beginning of some and *.
+	// Name is the name of an interface, or a prefix of names and *.
 	Name   string
 	Prefix netip.Prefix
 	Bits   uint32
 	Any    []Test
 }
 
-// flow is packets of which the firewall is asked whether they pass. They are TCP.
+// flow is a flow of TCP that the firewall has to let pass.
 type flow struct {
-	// text is what they are to people.
+	// text describes it in messages.
 	text string
 	six  bool
-	// in and out are interfaces; empty is not known.
+	// in and out are interfaces; empty means unknown.
 	in, out string
-	// source and destination are where the addresses are; invalid is not known.
+	// source and destination are the prefixes of its addresses; invalid means unknown.
 	source, destination netip.Prefix
 	state               uint32
 }
 
-// answer is whether a packet passes a test.
-type answer int
+// decision is whether a packet passes a test.
+type decision int
 
 const (
-	no answer = iota
+	no decision = iota
 	maybe
 	yes
 )
 
-func (t Test) passes(p flow) answer {
-	var a answer
+func (t Test) passes(p flow) decision {
+	var a decision
 	switch t.Key {
 	case In:
 		a = nameMatches(t.Name, p.in)
@@ -145,14 +145,14 @@ const (
 	familyFour, familySix = 2, 10
 )
 
-func decided(is bool) answer {
+func decided(is bool) decision {
 	if is {
 		return yes
 	}
 	return no
 }
 
-func nameMatches(pattern, name string) answer {
+func nameMatches(pattern, name string) decision {
 	if name == "" {
 		return maybe
 	}
@@ -162,7 +162,7 @@ func nameMatches(pattern, name string) answer {
 	return decided(name == pattern)
 }
 
-func prefixMatches(test, where netip.Prefix) answer {
+func prefixMatches(test, where netip.Prefix) decision {
 	switch {
 	case !test.IsValid() || !where.IsValid():
 		return maybe
@@ -174,7 +174,7 @@ func prefixMatches(test, where netip.Prefix) answer {
 	return no
 }
 
-// outcomes is what may become of a packet, a set.
+// outcomes is the set of possible outcomes of a packet.
 type outcomes int
 
 const (
@@ -184,10 +184,11 @@ const (
 	anything = accepted | dropped | goesOn
 )
 
-// firewall is chains by table and name.
+// firewall are chains by table and name.
 type firewall map[[2]string]Chain
 
-// outcome is what may become of a packet in a chain; goesOn is the end of it, or a return.
+// outcome returns the possible outcomes of a packet in a chain; goesOn is the end of the chain, or a
+// return.
 func (w firewall) outcome(table, name string, p flow, depth int) outcomes {
 	c, known := w[[2]string{table, name}]
 	if !known || depth > maxDepth {
@@ -202,8 +203,8 @@ func (w firewall) outcome(table, name string, p flow, depth int) outcomes {
 		if all == no {
 			continue
 		}
-		// ends is what becomes of a packet to which the rule applies, unless the next rule
-		// is asked.
+		// ends are the outcomes of a packet to which the rule applies, unless it goes on with the next
+		// rule.
 		var ends outcomes
 		asksNext := false
 		switch rule.Verdict {
@@ -232,7 +233,7 @@ func (w firewall) outcome(table, name string, p flow, depth int) outcomes {
 	return out | goesOn
 }
 
-// drops says whether a packet is certainly dropped in a chain where packets begin.
+// drops reports whether a packet is certainly dropped in a base chain.
 func (w firewall) drops(c Chain, p flow) bool {
 	out := w.outcome(c.Table, c.Name, p, 0)
 	if out&goesOn != 0 {
@@ -246,7 +247,7 @@ func (w firewall) drops(c Chain, p flow) bool {
 	return out == dropped
 }
 
-// flows is what has to pass this node: of pods to peers and back, begun by either.
+// flows returns the flows that have to pass this node: between pods and peers, opened by either.
 func flows(f *Fabric, o *Observed) []flow {
 	var out []flow
 	for _, six := range []bool{false, true} {
@@ -267,7 +268,7 @@ func flows(f *Fabric, o *Observed) []flow {
 	return out
 }
 
-// podOf is a pod of this node, or where its pods are, and the interface that leads there;
+// podOf returns a pod of this node, or the prefix of its pods, and the interface that leads there;
 // invalid and empty if they are not known.
 func podOf(f *Fabric, o *Observed, six bool) (where netip.Prefix, link string) {
 	near := only(f.podPrefixes(), six)

@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNFTables says that there is no nftables for the fabric to use.
+// errNFTables says that the fabric cannot use nftables.
 var errNFTables = errors.New("cannot list chains")
 
 // fabricTable is the fabric's own table.
 const fabricTable = "entente"
 
-// observeChains reads the chains that forwarded packets pass, and those that they lead to.
-// iptables shows here if it is the one that is built on nftables.
+// observeChains reads the chains that forwarded packets pass, and those that they lead to. These
+// include the chains of the iptables that is built on nftables.
 func observeChains(names map[int]string) ([]Chain, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -79,7 +79,7 @@ func observeChains(names map[int]string) ([]Chain, error) {
 }
 
 // chainsOf returns the chains of IP by table and name, and those that forwarded packets pass
-// first, but for the fabric's own.
+// first, except the fabric's own.
 func chainsOf(all []*nftables.Chain) (known map[[2]string]*nftables.Chain, forward []*nftables.Chain) {
 	known = map[[2]string]*nftables.Chain{}
 	for _, c := range all {
@@ -95,8 +95,8 @@ func chainsOf(all []*nftables.Chain) (known map[[2]string]*nftables.Chain, forwa
 	return known, forward
 }
 
-// rulesOf lists the rules of a chain. They are anybody's, and what the library makes of
-// some must not end the fabric.
+// rulesOf lists the rules of a chain. Any program may have made them, and a panic of the library while it
+// reads one must not end the fabric.
 func rulesOf(conn *nftables.Conn, c *nftables.Chain) (rules []*nftables.Rule, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -111,10 +111,10 @@ func tableText(t *nftables.Table) string {
 	return family + " " + t.Name
 }
 
-// filterRules returns a rule as far as it can be decided beforehand: several if it ends
-// in a map of verdicts. elements lists those of a set; none are those of one that is not known.
+// filterRules returns a rule as far as its result can be predicted: several rules if it ends
+// in a map of verdicts. elements lists those of a set; it returns none for an unknown one.
 func filterRules(family nftables.TableFamily, exprs []expr.Any, names map[int]string, elements func(set string) []nftables.SetElement) []FilterRule {
-	// A table of family inet has both; then a rule says which one it is about.
+	// A table of family inet has both families; then a rule may select one.
 	r := ruleReader{names: names, elements: elements, loaded: map[uint32]load{}, family: byte(family)}
 	for _, e := range exprs {
 		r.read(e)
@@ -128,7 +128,7 @@ func filterRules(family nftables.TableFamily, exprs []expr.Any, names map[int]st
 	return r.cases
 }
 
-// load is what a register has.
+// load is the content of a register.
 type load struct {
 	kind   loadKind
 	length int
@@ -210,7 +210,7 @@ func (r *ruleReader) read(e expr.Any) {
 
 func (r *ruleReader) test(t Test) { r.out.Tests = append(r.out.Tests, t) }
 
-// field is what a part of the network header is.
+// field returns the kind of a part of the network header.
 func (r *ruleReader) field(e *expr.Payload) loadKind {
 	if e.Base != expr.PayloadBaseNetworkHeader {
 		return unknownLoad
@@ -241,7 +241,7 @@ func (r *ruleReader) compare(e *expr.Cmp) {
 	}
 }
 
-// test is the test that a loaded field equals data.
+// test returns the test that a loaded field equals data.
 func (l load) test(data []byte, r *ruleReader) Test {
 	other := Test{Key: Other}
 	switch l.kind {
@@ -280,11 +280,11 @@ func (l load) test(data []byte, r *ruleReader) Test {
 
 const (
 	statusNAT = 1<<4 | 1<<5 // IPS_SRC_NAT, IPS_DST_NAT
-	// kubeProxyMark is what kube-proxy marks packets with whose source it changes.
+	// kubeProxyMark is the mark of packets whose source kube-proxy changes.
 	kubeProxyMark = 1 << 14
 )
 
-// maskedTest is the test that bits of a field have a value.
+// maskedTest returns the test that bits of a field have a value.
 func maskedTest(kind loadKind, mask, value uint32) Test {
 	switch {
 	case kind == state && value == 0:
@@ -299,7 +299,7 @@ func maskedTest(kind loadKind, mask, value uint32) Test {
 	return Test{Key: Other}
 }
 
-// prefix is the prefix that a part of an address, or a masked address, is compared with.
+// prefix returns the prefix with which a part of an address, or a masked address, is compared.
 func (l load) prefix(data []byte, family byte) netip.Prefix {
 	size := map[byte]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(data) != l.length || len(data) > size || l.mask != nil && len(l.mask) != len(data) {
@@ -311,7 +311,7 @@ func (l load) prefix(data []byte, family byte) netip.Prefix {
 		for i := range bits {
 			if l.mask[i/8]&(0x80>>(i%8)) != 0 {
 				if ones < i {
-					return netip.Prefix{} // no mask of a prefix
+					return netip.Prefix{} // not the mask of a prefix
 				}
 				ones++
 			}
@@ -322,7 +322,7 @@ func (l load) prefix(data []byte, family byte) netip.Prefix {
 	return netip.PrefixFrom(addr, bits)
 }
 
-// interfaceName is a name, or the beginning of some: then the zero at its end is not
+// interfaceName returns the name of an interface, or a prefix of names, if the zero at its end is not
 // compared.
 func interfaceName(data []byte) string {
 	if name, _, whole := bytes.Cut(data, []byte{0}); whole {
@@ -366,7 +366,7 @@ func (r *FilterRule) verdict(e *expr.Verdict) {
 	}
 }
 
-// lookup reads the test whether a field is in a set, or the verdict that a map has for it.
+// lookup reads the test whether a field is in a set, or its verdict in a map.
 func (r *ruleReader) lookup(e *expr.Lookup) {
 	l := r.loaded[e.SourceRegister]
 	delete(r.loaded, e.SourceRegister)
@@ -397,7 +397,7 @@ func (r *ruleReader) lookup(e *expr.Lookup) {
 	}
 }
 
-// element is the test that a loaded field is an element of a set.
+// element returns the test that a loaded field is an element of a set.
 func (l load) element(key []byte, r *ruleReader) Test {
 	if l.kind == state && len(key) == 4 {
 		return Test{Key: State, Bits: binaryutil.NativeEndian.Uint32(key)}
@@ -405,8 +405,8 @@ func (l load) element(key []byte, r *ruleReader) Test {
 	return l.test(key, r)
 }
 
-// verdictOf is the verdict of an element of a map, which the kernel gives as attributes.
-// One that cannot be read may be any.
+// verdictOf returns the verdict of an element of a map, which the kernel encodes as attributes.
+// A malformed one counts as undecided.
 func verdictOf(b []byte) *expr.Verdict {
 	out := &expr.Verdict{Kind: expr.VerdictQueue}
 	attributes, err := netlink.NewAttributeDecoder(b)

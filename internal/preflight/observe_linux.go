@@ -17,9 +17,9 @@ import (
 	"github.com/entente-dev/entente/internal/sysctl"
 )
 
-// Observe reads what there is in the network namespace of the calling thread. It asks the
-// kernel for nothing that would make it load a module, and leaves out what cannot be read,
-// which it says in Unread.
+// Observe reads the state of the network namespace of the calling thread. It makes no request
+// that would make the kernel load a module. What cannot be read is left out,
+// and listed in Unread.
 func Observe(f Fabric) Observed {
 	o := Observed{
 		WireGuard: exists("/sys/module/wireguard"), Tun: exists("/sys/class/misc/tun") || exists("/dev/net/tun"),
@@ -57,7 +57,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// ipv6Off says whether the device has no IPv6, or will not have when it is made.
+// ipv6Off reports whether IPv6 is off on the device, or will be when it is made.
 func ipv6Off(device string) bool {
 	if !exists("/proc/sys/net/ipv6") {
 		return true
@@ -69,8 +69,8 @@ func ipv6Off(device string) bool {
 	return off == 1
 }
 
-// legacy says whether there are filter rules of the iptables that is not built on nftables.
-// To read them would have the kernel load modules where there are none.
+// legacy reports whether there are filter rules of the iptables that is not built on nftables.
+// Reading the rules themselves could make the kernel load modules.
 func legacy() bool {
 	for _, name := range []string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
 		tables, err := os.ReadFile(name)
@@ -81,7 +81,7 @@ func legacy() bool {
 	return false
 }
 
-// portInUse says whether a UDP socket has a port, one of the kernel's own included.
+// portInUse reports whether a UDP socket has a port, including sockets of the kernel.
 func portInUse(port int) (bool, error) {
 	for _, name := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
 		used, err := portIn(name, port)
@@ -112,7 +112,7 @@ func portIn(name string, port int) (bool, error) {
 	return false, lines.Err()
 }
 
-// retryDump lists again when the kernel says that the list changed meanwhile.
+// retryDump lists again when the kernel reports that the list changed meanwhile.
 func retryDump(list func() error) (err error) {
 	for range 5 {
 		if err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -151,7 +151,7 @@ func observeLinks(names map[int]string) ([]Link, error) {
 }
 
 // programs lists the eBPF programs of the classic kind that traffic control runs on an
-// interface. Those of tcx show only to who may call bpf(2).
+// interface. Those of tcx are visible only to processes that may call bpf(2).
 func programs(link netlink.Link) []string {
 	var out []string
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
@@ -169,7 +169,7 @@ func programs(link netlink.Link) []string {
 	return out
 }
 
-// prefixOf is an address with its network; invalid if there is none.
+// prefixOf returns an address with its network; invalid if n is nil or malformed.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -200,7 +200,7 @@ func observeRules() ([]RoutingRule, error) {
 				Six: family == netlink.FAMILY_V6, Priority: max(r.Priority, 0), Protocol: int(r.Protocol), Not: r.Invert,
 				Source: prefixOf(r.Src), Destination: prefixOf(r.Dst), In: r.IifName, Out: r.OifName, Mark: r.Mark, Table: r.Table,
 				Narrow: r.Tos != 0 || r.TunID != 0 || r.Dport != nil || r.Sport != nil || r.IPProto != 0 || r.UIDRange != nil || r.Flow > 0,
-				// The library does not say what a rule without a table does.
+				// The library does not read the action of a rule without a table.
 				Refuses:  r.Table == unix.RT_TABLE_UNSPEC && r.Goto < 0,
 				Suppress: r.SuppressPrefixlen,
 			}
@@ -213,8 +213,8 @@ func observeRules() ([]RoutingRule, error) {
 	return out, nil
 }
 
-// observeRoutes keeps the routes that may matter: defaults, what overlaps aliases, what is
-// inside pods' prefixes, and the addresses of single pods.
+// observeRoutes keeps the relevant routes: defaults, those that overlap aliases, those
+// inside pods' prefixes, and those to single pods.
 func (o *Observed) observeRoutes(f *Fabric, names map[int]string) error {
 	reach, near := f.reach(), slices.Concat(f.OwnPods, f.Pods)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -243,7 +243,8 @@ func (o *Observed) observeRoutes(f *Fabric, names map[int]string) error {
 	return nil
 }
 
-// routeOf returns a route that is not the fabric's, and leads somewhere or refuses packets.
+// routeOf returns a route, and false for one of the fabric or one that neither leads to an interface nor
+// refuses packets.
 func routeOf(r netlink.Route, family int, names map[int]string) (Route, bool) {
 	switch r.Type {
 	case unix.RTN_UNICAST, unix.RTN_LOCAL, unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT:
@@ -264,13 +265,13 @@ func routeOf(r netlink.Route, family int, names map[int]string) (Route, bool) {
 	return out, true
 }
 
-// toPods says whether a network plugin named an interface as one that leads to one pod:
+// toPods reports whether an interface leads to one pod, by the names that network plugins use:
 // Calico, AWS, Azure, Google and Cilium, and those that keep the kernel's name.
 func toPods(name string) bool {
 	return slices.ContainsFunc([]string{"cali", "eni", "azv", "gke", "lxc", "veth"}, func(s string) bool { return strings.HasPrefix(name, s) })
 }
 
-// underlay is the MTU of the way to other clusters, the larger one of both families.
+// underlay returns the MTU of the way to other clusters, the larger one of both families.
 func underlay(device string) int {
 	most := 0
 	// Addresses for documentation: only their routes are looked up.

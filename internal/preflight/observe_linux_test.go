@@ -281,7 +281,7 @@ func TestObservingChangesNothing(t *testing.T) {
 }
 
 // Without NET_ADMIN it says so.
-func TestANodeThatMayNotBeReadIsToldOf(t *testing.T) {
+func TestANodeThatMayNotBeReadIsReported(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "")
 	o := n.observe(t, realFabric(), "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--reuid=65534", "--clear-groups")

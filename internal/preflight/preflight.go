@@ -1,4 +1,4 @@
-// Package preflight tells what on a node keeps the fabric's packets from passing: settings,
+// Package preflight finds what keeps the fabric's packets from passing on a node: settings,
 // firewalls, routes and programs that are not the fabric's own. [Observe] reads them, [Check]
 // decides. Neither changes anything, and neither needs more than NET_ADMIN in the node's
 // network namespace.
@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// Reason says what is wrong. It is part of the API: docs/troubleshooting.md explains each.
-// internal/gateways says which keep the packets of pods from passing.
+// Reason is the kind of a finding. It is part of the API: docs/troubleshooting.md explains each.
+// internal/gateways has a list of those that keep the packets of pods from passing.
 type Reason string
 
-// The reasons, in the order in which findings of one severity are told.
+// The reasons, in the order in which findings of one severity are reported.
 const (
 	NFTablesUnavailable Reason = "NFTablesUnavailable"
 	TunMissing          Reason = "TunMissing"
@@ -40,20 +40,20 @@ type Severity string
 
 // The severities, worst first.
 const (
-	// Error is that packets of pods do not pass, or go astray.
+	// Error: packets of pods do not pass, or are misrouted.
 	Error Severity = "Error"
-	// Warning is that some may not pass.
+	// Warning: some may not pass.
 	Warning Severity = "Warning"
-	// Info is what cannot be told from the node and is worth a look.
+	// Info: the node cannot decide it, and an administrator should check.
 	Info Severity = "Info"
 )
 
-// Finding is something that is wrong. There is at most one for a reason.
+// Finding is a problem. There is at most one for each reason.
 type Finding struct {
 	Reason   Reason
 	Severity Severity
-	// Message is what is wrong and where, Remedy what to do. Neither is longer than maxText
-	// bytes, and neither has numbers that change all the time.
+	// Message says what is wrong and where, Remedy what to do. Neither is longer than maxText
+	// bytes, or has numbers that change all the time.
 	Message, Remedy string
 }
 
@@ -62,19 +62,19 @@ type Fabric struct {
 	// Device is the name of the WireGuard device, Port its UDP port.
 	Device string
 	Port   int
-	// HasDevice says that there is a device, Listening that it has the port, once it is up.
+	// HasDevice says that the device exists, Listening that it has the port, once it is up.
 	HasDevice, Listening bool
-	// Pool is where aliases come from, Aliases those in use.
+	// Pool are the prefixes of the alias pool, Aliases those in use.
 	Pool, Aliases []netip.Prefix
-	// Services is the prefixes of Services, as far as they are known.
+	// Services are the known prefixes of Services.
 	Services []netip.Prefix
-	// Pods is the known prefixes of this cluster's pods, OwnPods those of this node's.
+	// Pods are the known prefixes of this cluster's pods, OwnPods those of this node's.
 	Pods, OwnPods []netip.Prefix
-	// Announced is the addresses of this node at which peers may dial it.
+	// Announced are the addresses of this node at which peers may dial it.
 	Announced []netip.Addr
 }
 
-// reach is the prefixes that packets to peers go to.
+// reach returns the prefixes of destinations at peers.
 func (f *Fabric) reach() []netip.Prefix {
 	out := slices.Clone(f.Pool)
 	for _, a := range f.Aliases {
@@ -85,7 +85,7 @@ func (f *Fabric) reach() []netip.Prefix {
 	return out
 }
 
-// podPrefixes is where this node's pods are: its own prefixes where it has any.
+// podPrefixes returns the prefixes of this node's pods, or those of all pods if it has none of its own.
 func (f *Fabric) podPrefixes() []netip.Prefix {
 	if len(f.OwnPods) > 0 {
 		return f.OwnPods
@@ -93,35 +93,35 @@ func (f *Fabric) podPrefixes() []netip.Prefix {
 	return f.Pods
 }
 
-// Observed is what there is on the node. The zero value is that nothing was read.
+// Observed is the state of the node. The zero value means that nothing was read.
 type Observed struct {
-	// Unread is what could not be read, with the reason.
+	// Unread lists what could not be read, with the reasons.
 	Unread []string
-	// NFTables is why nftables cannot be used; empty if it can.
+	// NFTables is why nftables cannot be used; empty means that it can.
 	NFTables string
-	// WireGuard says that the kernel has it, Tun that TUN devices can be made.
+	// WireGuard says that the kernel has WireGuard, Tun that TUN devices can be made.
 	WireGuard, Tun bool
 	// IPv6Off says that the fabric's device cannot have an IPv6 address.
 	IPv6Off bool
-	// Forward4 and Forward6 are the settings for all interfaces; -1 is not known.
+	// Forward4 and Forward6 are the settings for all interfaces; -1 means unknown.
 	Forward4, Forward6 int
 	// PortInUse says that a UDP socket has the fabric's port.
 	PortInUse bool
-	// Links is the interfaces.
+	// Links are the interfaces.
 	Links []Link
-	// Chains is the filter chains that forwarded packets pass, and those that they lead to,
-	// but for the fabric's own.
+	// Chains are the filter chains that forwarded packets pass, and those that they lead to,
+	// except the fabric's own.
 	Chains []Chain
 	// Legacy says that there are rules of the older iptables, which are not in Chains.
 	Legacy bool
-	// Rules is the routing rules, Routes the routes that may matter, but for the fabric's own.
+	// Rules are the routing rules, Routes the relevant routes, except the fabric's own.
 	Rules  []RoutingRule
 	Routes []Route
-	// Underlay is the MTU of the way to other clusters; zero is not known.
+	// Underlay is the MTU of the way to other clusters; zero means unknown.
 	Underlay int
 	// Conntrack is how many flows are tracked, ConntrackMax how many can be.
 	Conntrack, ConntrackMax int
-	// Pods is addresses of pods on this node; empty is not known.
+	// Pods are addresses of pods on this node; empty means unknown.
 	Pods []netip.Addr
 }
 
@@ -131,12 +131,12 @@ type Link struct {
 	// Kind is the kind as `ip -details link` shows it; empty for hardware.
 	Kind string
 	Up   bool
-	// Addresses is its addresses with their networks.
+	// Addresses are its addresses with their networks.
 	Addresses []netip.Prefix
 	// ReversePath is the setting of rp_filter in force: the larger one of this interface's
 	// and that of all.
 	ReversePath int
-	// Programs is the eBPF programs that traffic control runs on it, if it leads out of the
+	// Programs are the eBPF programs that traffic control runs on it, if it leads out of the
 	// node.
 	Programs []string
 }
@@ -162,7 +162,7 @@ func found(reason Reason, severity Severity, message, remedy string) *Finding {
 	return &Finding{Reason: reason, Severity: severity, Message: message, Remedy: remedy}
 }
 
-// cut bounds a text.
+// cut limits the length of a text.
 func cut(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -170,7 +170,7 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:maxText-3], "") + "..."
 }
 
-// some lists the first of many.
+// some lists the first items, and how many more there are.
 func some(items []string) string {
 	items = slices.Compact(slices.Clone(items))
 	if n := len(items) - maxListed; n > 0 {
@@ -250,7 +250,8 @@ func port(f *Fabric, o *Observed) *Finding {
 		fmt.Sprintf("see who has it on the node (ss -ulpn 'sport = :%d'; the kernel's own have no process), and set fabric.wireguardPort in the chart's values to a free port", f.Port))
 }
 
-// wireGuardOf returns whose WireGuard an interface is; empty if it is none.
+// wireGuardOf returns the program to which an interface of WireGuard belongs; empty if the interface is
+// another.
 func wireGuardOf(l Link) string {
 	for name, owner := range map[string]string{
 		"wireguard.cali": "Calico", "wg-v6.cali": "Calico", "flannel-wg": "flannel", "flannel-wg-v6": "flannel",
@@ -278,11 +279,11 @@ func services(f *Fabric, _ *Observed) *Finding {
 	if len(bad) == 0 {
 		return nil
 	}
-	return found(ServiceOverlap, Error, "Services of this cluster have addresses among the aliases of peers: "+some(bad)+"; what is meant for the one may go to the other",
+	return found(ServiceOverlap, Error, "Services of this cluster have addresses among the aliases of peers: "+some(bad)+"; packets for one may go to the other",
 		"set network.aliasPool in the chart's values to prefixes that nothing here uses, and cluster.serviceCIDRs to the prefixes of Services")
 }
 
-// prefixText is a prefix, or the address that is all of it.
+// prefixText returns a prefix as text, or its address if it has only one.
 func prefixText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()

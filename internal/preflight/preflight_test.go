@@ -159,7 +159,7 @@ func wantFinding(t *testing.T, got []Finding, want, text string) {
 	}
 }
 
-func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
+func TestRoutingRulesOfOthersAreReportedIfTheyTakePacketsToPeers(t *testing.T) {
 	t.Parallel()
 	everything := route("0.0.0.0/0", 7120, "wt0")
 	for name, tc := range map[string]struct {
@@ -186,7 +186,7 @@ func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
 		"from such a pod to its network": {
 			RoutingRule{Priority: 111, Table: 7120, Source: netip.MustParsePrefix("10.0.3.4/32"), Destination: netip.MustParsePrefix("10.0.0.0/16"), Suppress: -1}, everything, "",
 		},
-		"from what is no pod":         {RoutingRule{Priority: 50, Table: 7120, Source: netip.MustParsePrefix("192.0.2.10/32"), Suppress: -1}, everything, ""},
+		"from an address of no pod":   {RoutingRule{Priority: 50, Table: 7120, Source: netip.MustParsePrefix("192.0.2.10/32"), Suppress: -1}, everything, ""},
 		"from one interface":          {RoutingRule{Priority: 50, Table: 7120, In: "cni0", Suppress: -1}, everything, "Warning AliasesDiverted"},
 		"from the node itself":        {RoutingRule{Priority: 50, Table: 7120, In: "lo", Suppress: -1}, everything, ""},
 		"to the pool":                 {RoutingRule{Priority: 50, Table: 7120, Destination: netip.MustParsePrefix("198.18.0.0/15"), Suppress: -1}, everything, "Error AliasesDiverted"},
@@ -208,7 +208,7 @@ func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
 	}
 }
 
-func TestFirewallsAreToldIfTheyCertainlyDropWhatPasses(t *testing.T) {
+func TestFirewallsAreReportedIfTheyCertainlyDropPackets(t *testing.T) {
 	t.Parallel()
 	accept := func(tests ...Test) FilterRule { return FilterRule{Tests: tests, Verdict: Accept} }
 	in, out := func(name string) Test { return Test{Key: In, Name: name} }, func(name string) Test { return Test{Key: Out, Name: name} }

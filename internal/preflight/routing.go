@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The places of the fabric's own rules and tables: see package tunnel.
+// The priorities and tables of the fabric's own rules: see package tunnel.
 const (
 	fabricProtocol = 141
 	fabricPriority = 141
@@ -19,23 +19,23 @@ const (
 type RoutingRule struct {
 	Six      bool
 	Priority int
-	// Protocol is who made it, by number.
+	// Protocol is the number of the program that made it.
 	Protocol int
 	// Not inverts the selectors.
 	Not bool
-	// Source and Destination are invalid if they are all addresses.
+	// Source and Destination are invalid if the rule is for all addresses.
 	Source, Destination netip.Prefix
-	// In and Out are interfaces; empty is any.
+	// In and Out are interfaces; empty means any.
 	In, Out string
-	// Mark and Mask is the mark that packets have to have; a zero mask is any.
+	// Mark and Mask are the mark that packets must have; a zero mask means any.
 	Mark, Mask uint32
-	// Narrow says that it has other selectors, as a port or a user.
+	// Narrow says that it has other selectors, such as a port or a user.
 	Narrow bool
-	// Table is where it looks; zero if it does not.
+	// Table is where the route is looked up; zero if the rule has another action.
 	Table int
-	// Refuses says that it ends packets rather than looking for a route.
+	// Refuses says that it drops or rejects packets instead of looking up a route.
 	Refuses bool
-	// Suppress is the length of prefixes up to which routes are ignored; -1 is none.
+	// Suppress is the length of prefixes up to which routes are ignored; -1 means none.
 	Suppress int
 }
 
@@ -74,11 +74,11 @@ func (r RoutingRule) String() string {
 	return b.String()
 }
 
-// Route is a route that leads somewhere, or refuses packets.
+// Route is a route to an interface, or one that refuses packets.
 type Route struct {
 	Prefix netip.Prefix
 	Table  int
-	// Device is the interface; empty if there is none or several.
+	// Device is the interface; empty for none or several.
 	Device string
 	// Local says that the addresses are the node's own.
 	Local bool
@@ -86,11 +86,11 @@ type Route struct {
 	Refuses bool
 }
 
-// isDefault says that the route is for what has no other: a default route, or one of the
-// two halves that VPNs have in its place.
+// isDefault reports whether the route is a default route, or one of the
+// two halves that VPNs use in its place.
 func (r Route) isDefault() bool { return r.Prefix.Bits() <= 1 }
 
-// takes says whether packets of pods to a prefix are taken by a rule before they come to
+// takes reports whether a rule takes packets of pods to a prefix before they come to
 // those of the fabric: all of them, or some.
 func (r RoutingRule) takes(f *Fabric, o *Observed, to netip.Prefix) (all, part bool) {
 	if r.Priority == 0 || r.Priority >= fabricPriority || r.Protocol == fabricProtocol || r.Six != to.Addr().Is6() || r.Out != "" {
@@ -102,7 +102,7 @@ func (r RoutingRule) takes(f *Fabric, o *Observed, to netip.Prefix) (all, part b
 	}
 	narrow := r.Narrow || r.In != "" || r.Source.IsValid() || (r.Destination.IsValid() && !covers(r.Destination, to))
 	if !r.Not {
-		// Packets of pods have no mark unless somebody gives them one.
+		// Packets of pods have no mark unless a program sets one.
 		if r.Mask != 0 || r.In == "lo" || (r.Destination.IsValid() && !r.Destination.Overlaps(to)) ||
 			(r.Source.IsValid() && len(sources) > 0 && !overlapsAny(sources, r.Source)) {
 			return false, false
@@ -110,7 +110,7 @@ func (r RoutingRule) takes(f *Fabric, o *Observed, to netip.Prefix) (all, part b
 	} else {
 		switch {
 		case r.Mask != 0:
-			narrow = false // what has no mark
+			narrow = false // packets without a mark
 		case r.Destination.IsValid() && covers(r.Destination, to):
 			return false, false
 		default:
@@ -182,16 +182,16 @@ func routes(f *Fabric, o *Observed) *Finding {
 		"set network.aliasPool in the chart's values to prefixes that neither this cluster nor its networks use")
 }
 
-// elsewhere says whether a route leads packets to some prefixes another way than the fabric's.
+// elsewhere reports whether a route leads packets to some prefixes another way than the fabric's.
 func (r Route) elsewhere(f *Fabric, to []netip.Prefix) bool {
-	// What has the pool as a whole end on the node keeps packets there whose fabric has not started.
+	// A route that refuses packets to the whole pool is for nodes whose fabric has not started.
 	guard := r.Refuses && r.Table == tableMain && slices.Contains(to, r.Prefix)
 	return !guard && !r.isDefault() && !r.Local && r.Device != f.Device && overlapsAny(to, r.Prefix)
 }
 
-// Overlaps returns the parts of the alias pool that a node reaches otherwise, where no new alias
-// should be: at most 16, the widest first. What takes a whole prefix of the pool is left out, as
-// there would be no alias at all.
+// Overlaps returns the parts of the alias pool that a node reaches by other routes, where no new alias
+// should be allocated: at most 16, the widest first. Routes that cover a whole prefix of the pool are left
+// out, as they would leave no aliases at all.
 func Overlaps(f Fabric, o Observed) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(p netip.Prefix) {
@@ -216,11 +216,11 @@ func Overlaps(f Fabric, o Observed) []netip.Prefix {
 	return out[:min(len(out), maxOverlaps)]
 }
 
-// reversePath is about interfaces other than the one of the default route. Packets of the
-// tunnels enter a node in two ways. Those that come out of the device pass the strict check
-// as well: the way back to their sources leads into the device, by the fabric's rules.
-// Those that carry them, WireGuard's, enter where they were dialled, and have to come from
-// where answers leave.
+// reversePath checks rp_filter on interfaces other than that of the default route. Packets of the
+// tunnels enter a node in two ways. Those from the device pass the strict check:
+// the way back to their sources leads into the device, by the fabric's rules.
+// WireGuard's own packets enter at the interface that was dialled, and pass only if their answers leave
+// by it.
 func reversePath(f *Fabric, o *Observed) *Finding {
 	var out string
 	for _, r := range o.Routes {
@@ -252,7 +252,7 @@ func reversePath(f *Fabric, o *Observed) *Finding {
 		"set "+some(names)+", which takes a packet that any interface could answer")
 }
 
-// hostRouting is about programs that route packets of pods past nftables, where addresses
+// hostRouting checks for programs that route packets of pods past nftables, where addresses
 // are translated.
 func hostRouting(_ *Fabric, o *Observed) *Finding {
 	const past = " Packets of pods then do not pass nftables, where the fabric translates addresses, and peers drop them."
@@ -291,7 +291,7 @@ func hostRouting(_ *Fabric, o *Observed) *Finding {
 	return nil
 }
 
-// isHardware says whether an interface leads out of the node rather than to pods.
+// isHardware reports whether an interface leads out of the node rather than to pods.
 func isHardware(l Link) bool {
 	switch l.Kind {
 	case "", "device", "bond", "vlan", "team", "bridge":

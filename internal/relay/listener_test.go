@@ -96,7 +96,7 @@ func TestAClosedListenerLeavesNothingOpen(t *testing.T) {
 	if _, err := io.ReadFull(waiting, make([]byte, len(magic)+nonceLen)); err != nil {
 		t.Fatal(err)
 	}
-	proven := connect(t, l) // that nobody accepts
+	proven := connect(t, l) // that Accept does not return yet
 	if err := Ask(proven, testPeer, testKey, patience); err != nil {
 		t.Fatal(err)
 	}

@@ -349,7 +349,7 @@ type stream struct {
 func (s *stream) Read(b []byte) (int, error)  { return s.in.Read(b) }
 func (s *stream) Write(b []byte) (int, error) { return s.out.Write(b) }
 
-func FuzzNobodyIsLetInWithoutTheKey(f *testing.F) {
+func FuzzARequestNeedsTheKey(f *testing.F) {
 	request := append([]byte{byte(len(testPeer))}, testPeer...)
 	f.Add([]byte{})
 	f.Add([]byte{0})

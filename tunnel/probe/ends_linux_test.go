@@ -233,7 +233,7 @@ func TestLossInTheTunnelIsNotHeldAgainstTheNode(t *testing.T) {
 
 // A peer decides what it answers. Whatever it answers, a node reports changes of it only some times a
 // minute, and in the end its current state.
-func TestAPeerThatAnswersNowAndThenIsToldOfAtAPace(t *testing.T) {
+func TestAPeerThatAnswersNowAndThenIsReportedAtAPace(t *testing.T) {
 	pokes := 0
 	e := newEnds(7445, func() { pokes++ })
 	var targets []EndTarget
