@@ -150,6 +150,8 @@ const (
 	// Finalizer holds an object until what it stands for was taken down. Only
 	// the local agent has to live for it to go; a peer never.
 	Finalizer = "entente.dev/finalizer"
+	// FinalizerMove keeps a claim while its volume is moved. `entente move volume` removes it.
+	FinalizerMove = "entente.dev/move"
 )
 
 // AddToScheme registers the kinds of this package.

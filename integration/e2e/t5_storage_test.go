@@ -513,7 +513,7 @@ func (w *World) noVolumes(ctx context.Context, t *testing.T) {
 	}
 	for i := range claims.Items {
 		// One whose move failed would stay for ever.
-		if claim := &claims.Items[i]; slices.Contains(claim.Finalizers, "entente.dev/move") {
+		if claim := &claims.Items[i]; slices.Contains(claim.Finalizers, v1alpha1.FinalizerMove) {
 			claim.Finalizers = nil
 			if err := w.Home.Client.Update(ctx, claim); err != nil {
 				t.Error(err)

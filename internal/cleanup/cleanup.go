@@ -76,6 +76,11 @@ func Run(ctx context.Context, cfg Config) error {
 	w.step("stopping the agent", w.stopAgent(ctx))
 	w.step("removing this cluster from DNS", dnsupdate.Remove(ctx, w.client, cfg.Namespace))
 	w.step("removing what is left", w.force(ctx))
+	return w.conclude(ctx)
+}
+
+// conclude prints what is left that has to stay, and returns an error that lists what should not.
+func (w *cleanup) conclude(ctx context.Context) error {
 	left, err := w.left(ctx)
 	if err != nil {
 		return err
@@ -83,8 +88,30 @@ func Run(ctx context.Context, cfg Config) error {
 	if len(left) > 0 {
 		return fmt.Errorf("left behind: %s; remove them by hand, or run this again", strings.Join(left, ", "))
 	}
-	fmt.Fprintln(cfg.Out, "nothing is left")
+	moved, err := w.moved(ctx)
+	if err != nil {
+		return err
+	}
+	if len(moved) == 0 {
+		fmt.Fprintln(w.cfg.Out, "nothing is left")
+		return nil
+	}
+	fmt.Fprintln(w.cfg.Out, "nothing is left but unfinished moves of volumes. To give these claims their old volumes back, which works without Entente, too:")
+	for _, claim := range moved {
+		fmt.Fprintf(w.cfg.Out, "  entente move volume %s --namespace %s --abort\n", claim.Name, claim.Namespace)
+	}
 	return nil
+}
+
+// moved returns the claims whose volumes are being moved. Removing their finalizer would delete them.
+func (w *cleanup) moved(ctx context.Context) (claims []client.ObjectKey, err error) {
+	err = w.each(ctx, &corev1.PersistentVolumeClaimList{}, func(o client.Object) error {
+		if slices.Contains(o.GetFinalizers(), v1alpha1.FinalizerMove) {
+			claims = append(claims, client.ObjectKeyFromObject(o))
+		}
+		return nil
+	})
+	return claims, err
 }
 
 type cleanup struct {

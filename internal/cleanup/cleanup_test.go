@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -203,6 +204,26 @@ func TestNamespacesWithVolumesStay(t *testing.T) {
 
 // The agent that lives is told by what people write: contracts end, and what asked for
 // them and would do so again goes.
+// The volume of a claim that is being moved would be lost to it without its finalizer.
+func TestClaimsWhoseVolumesAreMovedAreNamed(t *testing.T) {
+	t.Parallel()
+	claim := func(name string, finalizers ...string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Finalizers: finalizers}}
+	}
+	var out strings.Builder
+	w := newCleanup(Config{Out: &out}, claim("other", "kubernetes.io/pvc-protection"), claim("data", "kubernetes.io/pvc-protection", v1alpha1.FinalizerMove))
+	if err := errors.Join(w.force(t.Context()), w.conclude(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "entente move volume data --namespace shop --abort") || strings.Contains(got, "other") {
+		t.Errorf("it prints %q", got)
+	}
+	var kept corev1.PersistentVolumeClaim
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "data"}, &kept); err != nil || !slices.Contains(kept.Finalizers, v1alpha1.FinalizerMove) {
+		t.Errorf("the claim has the finalizers %q, %v", kept.Finalizers, err)
+	}
+}
+
 func TestPeeringsAreEndedInOrder(t *testing.T) {
 	t.Parallel()
 	automatic := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "automatic"}}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 	"github.com/entente-dev/entente/internal/volumecopy"
 )
@@ -244,9 +245,9 @@ func uid(u types.UID) metav1.DeleteOptions {
 
 // finalizers adds the finalizer to a claim, so that it stays when it is deleted, or removes it.
 func (m *Mover) finalizers(ctx context.Context, claim *corev1.PersistentVolumeClaim, stay bool) error {
-	all := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool { return f == Finalizer })
+	all := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerMove })
 	if stay {
-		all = append(all, Finalizer)
+		all = append(all, v1alpha1.FinalizerMove)
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "finalizers": all}})
 	if err != nil {

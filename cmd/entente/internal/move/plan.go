@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/volumecopy"
 )
 
@@ -185,7 +186,7 @@ func (o *Observed) restore() (Step, string, error) {
 
 // hasFinalizer reports whether a claim stays when it is deleted.
 func hasFinalizer(c *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(c.Finalizers, Finalizer)
+	return slices.Contains(c.Finalizers, v1alpha1.FinalizerMove)
 }
 
 // running returns the step that leads to both pods running; none if they do.

@@ -53,8 +53,6 @@ const (
 	recordKey = "move"
 	// LabelMove is on all objects of a move; its value is a hash of the claim.
 	LabelMove = "entente.dev/move"
-	// Finalizer is on a claim whose volume is about to be replaced.
-	Finalizer = "entente.dev/move"
 )
 
 // ID names a move by its claim, which has at most one.
