@@ -602,7 +602,7 @@ func (a *agent) grow(ctx context.Context) error {
 
 // useAsProvider has pods of the cluster's own run at a peer.
 func (a *agent) useAsProvider(ctx context.Context, peer string, pods int) error {
-	const name = "lent"
+	const name = "granted"
 	node := name + v1alpha1.VirtualNodeSuffix
 	amount := func(s string) resource.Quantity { return resource.MustParse(s) }
 	for _, o := range []ctrlclient.Object{
@@ -720,7 +720,7 @@ func (a *agent) forget(ctx context.Context, peer peering.ClusterID) error {
 		return err
 	}
 	no := int64(0)
-	err = kube.CoreV1().Pods("lent").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &no}, metav1.ListOptions{})
+	err = kube.CoreV1().Pods("granted").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &no}, metav1.ListOptions{})
 	if err := errors.Join(err, a.client.DeleteAllOf(ctx, &v1alpha1.PeeringRequest{})); err != nil {
 		return err
 	}

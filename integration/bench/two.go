@@ -30,12 +30,12 @@ const (
 	nativeSpace  = "native"
 	promptly     = 2 * time.Minute
 	mostPods     = 5000
-	podsLent     = 2 * mostPods
+	podsGranted  = 2 * mostPods
 	requestName  = "bench"
 	podProcessor = "1m"
 )
 
-// two are two clusters, one of which lends the other pods. Both have the same fake nodes,
+// two are two clusters, one of which is the provider of the other. Both have the same fake nodes,
 // which run a pod as soon as it is theirs.
 type two struct {
 	home, provider *agent
@@ -90,10 +90,10 @@ func (a *agent) join(ctx context.Context, token string) error {
 // peer makes the contract of the two, and waits for its virtual node.
 func (w *two) peer(ctx context.Context) error {
 	all := int32(100)
-	lent := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100"), corev1.ResourceMemory: resource.MustParse("1000Gi"), corev1.ResourcePods: *resource.NewQuantity(podsLent, resource.DecimalSI)}
+	granted := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100"), corev1.ResourceMemory: resource.MustParse("1000Gi"), corev1.ResourcePods: *resource.NewQuantity(podsGranted, resource.DecimalSI)}
 	policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-bench"}, Spec: v1alpha1.PeeringPolicySpec{
 		Accept: v1alpha1.AcceptAutomatic, PodSecurity: "baseline",
-		Limits: v1alpha1.PolicyLimits{Resources: lent, PercentOfFree: &all},
+		Limits: v1alpha1.PolicyLimits{Resources: granted, PercentOfFree: &all},
 	}}
 	if err := w.provider.client.Create(ctx, policy); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (w *two) peer(ctx context.Context) error {
 		return err
 	}
 	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: requestName}, Spec: v1alpha1.PeeringRequestSpec{
-		ForeignCluster: provider, Network: v1alpha1.NetworkNone, Resources: lent,
+		ForeignCluster: provider, Network: v1alpha1.NetworkNone, Resources: granted,
 	}}
 	if err := w.home.client.Create(ctx, request); err != nil {
 		return err

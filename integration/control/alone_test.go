@@ -192,7 +192,7 @@ func TestAnEndIsReceivedWhenThePeerReturns(t *testing.T) {
 // TestARefusalIsReported: what a provider refuses is to be read at the request.
 func TestARefusalIsReported(t *testing.T) {
 	home, abroad := agents(t)
-	lend(t, abroad, "cpu=2", "memory=4Gi", "pods=10")
+	offer(t, abroad, "cpu=2", "memory=4Gi", "pods=10")
 	if err := join(t.Context(), home, abroad); err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// lendBy makes a policy of the test's own decide what a cluster lends, on terms of
+// offerBy makes a policy of the test's own decide what a cluster offers, on terms of
 // the test's own.
-func lendBy(t *testing.T, c *cluster, terms func(*v1alpha1.PeeringPolicySpec), ceiling ...string) *v1alpha1.PeeringPolicy {
+func offerBy(t *testing.T, c *cluster, terms func(*v1alpha1.PeeringPolicySpec), ceiling ...string) *v1alpha1.PeeringPolicy {
 	t.Helper()
 	all := int32(100)
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-terms"}, Spec: v1alpha1.PeeringPolicySpec{
@@ -66,7 +66,7 @@ func edit(t *testing.T, c *cluster, name string, change func(*v1alpha1.PeeringRe
 }
 
 // agreeOn waits until both sides hold the same revision of a contract, which is at
-// least this one and lends so many processors, and returns it as the consumer has
+// least this one and grants so many processors, and returns it as the consumer has
 // it.
 func agreeOn(ctx context.Context, home, abroad *cluster, name string, revision int64, cpu string, limit time.Duration) (*v1alpha1.Contract, error) {
 	var mine, theirs v1alpha1.Contract
@@ -79,7 +79,7 @@ func agreeOn(ctx context.Context, home, abroad *cluster, name string, revision i
 		}
 		for _, c := range []*v1alpha1.Contract{&mine, &theirs} {
 			if c.Spec.Resources.Cpu().Cmp(resource.MustParse(cpu)) != 0 {
-				return fmt.Errorf("revision %d lends %s processors, want %s", c.Spec.Revision, c.Spec.Resources.Cpu(), cpu)
+				return fmt.Errorf("revision %d grants %s processors, want %s", c.Spec.Revision, c.Spec.Resources.Cpu(), cpu)
 			}
 		}
 		return nil
@@ -121,7 +121,7 @@ func acceptedIs(ctx context.Context, c *cluster, request string, status metav1.C
 func TestAContractGrowsAndShrinks(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lendBy(t, abroad, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
+	offerBy(t, abroad, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
 	name := peered(t, home, abroad, "cpu=2", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)
 	big := func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = amounts("cpu=1500m") }
@@ -142,7 +142,7 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("both held the second revision after %s", time.Since(begin).Round(time.Millisecond))
-	if err := errors.Join(capacityIs(ctx, home, nodeName, "4"), lentIs(ctx, abroad, "4")); err != nil {
+	if err := errors.Join(capacityIs(ctx, home, nodeName, "4"), grantedIs(ctx, abroad, "4")); err != nil {
 		t.Error(err)
 	}
 	if err := runs(ctx, home, second); err != nil {
@@ -179,7 +179,7 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 func TestALostResponseIsRecovered(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lendBy(t, abroad, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
+	offerBy(t, abroad, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
 	name := peered(t, home, abroad, "cpu=2", "memory=8Gi", "pods=20")
 	fail := admissionv1.Fail
 	objectMeta := metav1.ObjectMeta{Name: "control-no-revisions"}
@@ -250,7 +250,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	const notice = 16 * time.Second
-	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) { p.Notice = lasting(notice) }, "cpu=8", "memory=16Gi", "pods=40")
+	offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) { p.Notice = lasting(notice) }, "cpu=8", "memory=16Gi", "pods=40")
 	name := peered(t, home, abroad, "cpu=2", "memory=8Gi", "pods=20")
 	namespace, _ := offloaded(t, home, abroad)
 	p := remotePod(namespace, "stays", nil)

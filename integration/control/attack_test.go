@@ -31,7 +31,7 @@ const agentMemory = 512 << 20
 func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	name := peered(t, home, abroad, "cpu=1", "memory=1Gi", "pods=5")
 	liar := newStranger(t, abroad, 666)
 	pids, session := []int{pidOf(home), pidOf(abroad)}, homesSession(t, home)

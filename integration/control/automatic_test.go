@@ -137,10 +137,10 @@ func (c *cluster) byPolicy(ctx context.Context, id peering.ClusterID, by string)
 	return nil, fmt.Errorf("%s is not a peer by %s of %s: known are %q", id.Short(), by, c.name, known)
 }
 
-// lendsBothWays waits until both clusters lend to each other.
-func lendsBothWays(ctx context.Context, p *pair, ids map[string]peering.ClusterID, by string) error {
+// peeredBothWays waits until both clusters are providers of each other.
+func peeredBothWays(ctx context.Context, p *pair, ids map[string]peering.ClusterID, by string) error {
 	return p.both(func(c *cluster) error {
-		return eventually.Is(ctx, 2*later, c.name+" to lend and to borrow by policy", func(ctx context.Context) error {
+		return eventually.Is(ctx, 2*later, c.name+" to provide and to consume by policy", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], by)
 			if err != nil {
 				return err
@@ -203,7 +203,7 @@ func (c *cluster) groupFailed(ctx context.Context, id peering.ClusterID) error {
 }
 
 // TestClustersThatListEachOtherPeerByThemselves has two clusters find each other in a
-// domain and lend to each other, one of them list the other no more, and again, and both
+// domain and provide for each other, one of them list the other no more, and again, and both
 // end their policies. What a person made stays.
 func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	only.Matrix(t, "more than a minute; package lan has clusters peer by themselves, and TestClustersOfADomainAreHints find each other in a domain")
@@ -225,7 +225,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := abroad.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[homeName])}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := lendsBothWays(ctx, home.pair, ids, "ClusterID"); err != nil {
+	if err := peeredBothWays(ctx, home.pair, ids, "ClusterID"); err != nil {
 		t.Fatal(err)
 	}
 	var offloading v1alpha1.NamespaceOffloading
@@ -259,7 +259,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := home.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[abroadName])}}); err != nil {
 		t.Fatal(err)
 	}
-	// Trust is established again. Home ended what it lent: abroad asks again once trust ended
+	// Trust is established again. Home ended what it granted: abroad asks again once trust ended
 	// there, too, or once its PeeringRequest is deleted.
 	err := home.pair.both(func(c *cluster) error {
 		return eventually.Is(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
@@ -323,7 +323,7 @@ func TestClustersOfAGroupPeerByThemselves(t *testing.T) {
 	if err := home.pair.both(func(c *cluster) error { return secret(c, "what both of them know") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := lendsBothWays(ctx, home.pair, ids, "Group/garage"); err != nil {
+	if err := peeredBothWays(ctx, home.pair, ids, "Group/garage"); err != nil {
 		t.Error(err)
 	}
 }

@@ -114,7 +114,7 @@ func (s stranger) sign(ctx context.Context, ad peering.Advertisement, provider p
 func TestAHundredConcurrentRequestsShareTheCapacity(t *testing.T) {
 	_, abroad := agents(t)
 	const consumers, asks, ceiling = 5, 20, 8
-	lend(t, abroad, fmt.Sprintf("cpu=%d", ceiling), "memory=1Gi", "pods=100")
+	offer(t, abroad, fmt.Sprintf("cpu=%d", ceiling), "memory=1Gi", "pods=100")
 	strangers := make([]stranger, consumers)
 	for i := range strangers {
 		strangers[i] = newStranger(t, abroad, i)
@@ -124,7 +124,7 @@ func TestAHundredConcurrentRequestsShareTheCapacity(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The agent may have started a moment ago, and not know its nodes yet.
-	if err := eventually.Is(t.Context(), later, "abroad to have something to lend", func(ctx context.Context) error {
+	if err := eventually.Is(t.Context(), later, "abroad to have something to offer", func(ctx context.Context) error {
 		_, err := client.Peering{Conn: strangers[0].conn}.Preview(ctx, peering.Ask{RequestID: "first", Resources: one})
 		return err
 	}); err != nil {
@@ -176,18 +176,18 @@ func TestAHundredConcurrentRequestsShareTheCapacity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lent := map[string]*resource.Quantity{}
+	byPeer := map[string]*resource.Quantity{}
 	for i := range contracts.Items {
 		c := &contracts.Items[i]
-		if lent[c.Spec.PeerID] == nil {
-			lent[c.Spec.PeerID] = &resource.Quantity{}
+		if byPeer[c.Spec.PeerID] == nil {
+			byPeer[c.Spec.PeerID] = &resource.Quantity{}
 		}
-		lent[c.Spec.PeerID].Add(c.Spec.Resources[corev1.ResourceCPU])
+		byPeer[c.Spec.PeerID].Add(c.Spec.Resources[corev1.ResourceCPU])
 	}
 	if len(contracts.Items) != signed {
 		t.Errorf("there are %d contracts and %d were signed", len(contracts.Items), signed)
 	}
-	for peer, amount := range lent {
+	for peer, amount := range byPeer {
 		if amount.CmpInt64(ceiling) > 0 {
 			t.Errorf("consumer %s has %s processors by contract, the ceiling is %d", peer, amount, ceiling)
 		}

@@ -73,7 +73,7 @@ func TestTheCheapestOfTwoIsChosenThenTheOther(t *testing.T) {
 	w := watchContracts(t, home)
 	price := func(c *cluster, price string) {
 		t.Helper()
-		lendBy(t, c, func(p *v1alpha1.PeeringPolicySpec) {
+		offerBy(t, c, func(p *v1alpha1.PeeringPolicySpec) {
 			p.Price, p.Notice = costs(price), lasting(10*time.Second)
 		}, "cpu=8", "memory=16Gi", "pods=40")
 	}
@@ -88,7 +88,7 @@ func TestTheCheapestOfTwoIsChosenThenTheOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What each would lend is known before a request.
+	// What each offers is known before a request.
 	for name, price := range map[string]string{abroadName: "0.2", "third": "0.1"} {
 		err := eventually.Is(ctx, soon, "the offer of "+name, func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
@@ -136,7 +136,7 @@ func TestTheCheapestOfTwoIsChosenThenTheOther(t *testing.T) {
 		return contract
 	}
 	first := taken(third, "third")
-	if err := lentIs(ctx, abroad, "0"); err != nil {
+	if err := grantedIs(ctx, abroad, "0"); err != nil {
 		t.Error(err)
 	}
 	// The cheapest withdraws.
@@ -152,7 +152,7 @@ func TestTheCheapestOfTwoIsChosenThenTheOther(t *testing.T) {
 	if again := taken(abroad, abroadName); again != second {
 		t.Errorf("contract %s became %s", second, again)
 	}
-	if err := errors.Join(lentIs(ctx, third, "0"), lentIs(ctx, abroad, "2")); err != nil {
+	if err := errors.Join(grantedIs(ctx, third, "0"), grantedIs(ctx, abroad, "2")); err != nil {
 		t.Error(err)
 	}
 	for _, twice := range w.twice() {

@@ -132,7 +132,7 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		"a pool has nodes":         {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("a")} }), want: "should have at least 1 properties"},
 		"a pool's name is a label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("A", "kind=x")} }), want: "should match"},
 		"a pool tolerates the taints of its nodes": {object: tolerating(
-			v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, v1alpha1.PoolToleration{Key: "dedicated", Value: "lent"},
+			v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, v1alpha1.PoolToleration{Key: "dedicated", Value: "shared"},
 			v1alpha1.PoolToleration{Key: "notentente.dev/x", Operator: "Exists"}, v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"},
 		)},
 		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key is one of all taints, and pods would be passed on to another provider"},

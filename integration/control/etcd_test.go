@@ -71,7 +71,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	if quota := before["etcd_server_quota_backend_bytes"]; quota != 2<<30 {
 		t.Fatalf("etcd's quota is %.0f bytes, not its default", quota)
 	}
-	lend(t, abroad, "cpu=20", "memory=40Gi", "pods=300")
+	offer(t, abroad, "cpu=20", "memory=40Gi", "pods=300")
 
 	honest := playing(t, abroad, 1, nil)
 	alone := startPods(ctx, t, abroad, honest, "alone")
@@ -90,7 +90,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	var floods []*mirrorFlood
 	for i, p := range attackers {
 		space := fmt.Sprint("attack-", i)
-		f := lendTo(ctx, t, p, attackPods)
+		f := grantTo(ctx, t, p, attackPods)
 		f.space(ctx, t, space)
 		floods = append(floods, f)
 		go sayWithoutEnd(ctx, p)
@@ -142,8 +142,8 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	}
 }
 
-// lendTo has a peer make a contract and opens its stream.
-func lendTo(ctx context.Context, t *testing.T, p *puppet.Peer, pods int) *mirrorFlood {
+// grantTo makes a contract with a peer and opens its stream.
+func grantTo(ctx context.Context, t *testing.T, p *puppet.Peer, pods int) *mirrorFlood {
 	t.Helper()
 	terms, err := p.Contract(ctx, peering.Ask{}, "cpu=1", "memory=1Gi", fmt.Sprint("pods=", pods))
 	if err != nil {
@@ -267,7 +267,7 @@ func startPods(ctx context.Context, t *testing.T, c *cluster, p *puppet.Peer, sp
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f := lendTo(ctx, t, p, honestPods)
+	f := grantTo(ctx, t, p, honestPods)
 	f.space(ctx, t, space)
 	begin := time.Now()
 	for i := range honestPods {

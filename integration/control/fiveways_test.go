@@ -211,7 +211,7 @@ func newFiveWays(t *testing.T, home, abroad *cluster) *fiveWays {
 	t.Helper()
 	ctx := t.Context()
 	f := &fiveWays{home: home, abroad: abroad, bearer: map[string]string{}, kubeconfig: map[string]string{}, ca: map[string]string{}}
-	// The chart's default would be lent before the policy exists.
+	// The chart's default would be offered before the policy exists.
 	restore := setDefaultPolicy(t, abroad, v1alpha1.AcceptNever)
 	t.Cleanup(restore)
 	t.Cleanup(func() {

@@ -117,10 +117,10 @@ func metadataOf(group, version, kind string) *metav1.PartialObjectMetadataList {
 }
 
 // playing is a puppet that joined a cluster, and lives until the test ends.
-func playing(t *testing.T, c *cluster, number int, lends *puppet.Provider) *puppet.Peer {
+func playing(t *testing.T, c *cluster, number int, provider *puppet.Provider) *puppet.Peer {
 	t.Helper()
 	ctx := t.Context()
-	p, err := puppet.New(ctx, number, lends)
+	p, err := puppet.New(ctx, number, provider)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 	// The floods.
 	var floods []*mirrorFlood
 	for i, do := range []func(*mirrorFlood, string){(*mirrorFlood).configs, (*mirrorFlood).small} {
-		f := lendTo(ctx, t, consumer, floodContractPods)
+		f := grantTo(ctx, t, consumer, floodContractPods)
 		space := fmt.Sprint("flood-", i)
 		f.space(ctx, t, space)
 		floods = append(floods, f)

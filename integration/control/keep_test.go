@@ -21,7 +21,7 @@ import (
 func TestAContractThatTheConsumerLostIsRecovered(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestAContractThatTheConsumerLostIsRecovered(t *testing.T) {
 	if err := home.client.Create(ctx, ask("cpu=4", "memory=8Gi", "pods=20")); err != nil {
 		t.Fatal(err)
 	}
-	err = eventually.Is(ctx, soon, "the provider to sign", func(ctx context.Context) error { return lentIs(ctx, abroad, "4") })
+	err = eventually.Is(ctx, soon, "the provider to sign", func(ctx context.Context) error { return grantedIs(ctx, abroad, "4") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestAContractThatTheConsumerLostIsRecovered(t *testing.T) {
 	if _, err := contract(ctx, home, abroad, later); err != nil {
 		t.Error(err)
 	}
-	if err := lentIs(ctx, abroad, "4"); err != nil {
+	if err := grantedIs(ctx, abroad, "4"); err != nil {
 		t.Error(err)
 	}
 	for _, twice := range w.twice() {

@@ -139,7 +139,7 @@ func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
 func diesAtAnyMoment(t *testing.T, name string, rounds, seed, first int) {
 	t.Helper()
 	home, abroad := agents(t)
-	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	w := watchContracts(t, home, abroad)
 	victim, _ := forgets(home, name)
 	random := rand.New(rand.NewPCG(uint64(seed), uint64(len(name))))
@@ -399,11 +399,11 @@ func peerOnce(ctx context.Context, home, abroad *cluster) error {
 	if _, err := contract(ctx, home, abroad, convergence); err != nil {
 		return err
 	}
-	return lentIs(ctx, abroad, "4")
+	return grantedIs(ctx, abroad, "4")
 }
 
-// lentIs checks how many processors a provider lends in all.
-func lentIs(ctx context.Context, c *cluster, want string) error {
+// grantedIs checks how many processors a provider grants in all.
+func grantedIs(ctx context.Context, c *cluster, want string) error {
 	contracts, err := list[v1alpha1.ContractList](ctx, c)
 	if err != nil {
 		return err
@@ -415,7 +415,7 @@ func lentIs(ctx context.Context, c *cluster, want string) error {
 		}
 	}
 	if sum.Cmp(resource.MustParse(want)) != 0 {
-		return fmt.Errorf("%s lends %s processors by %d contracts, want %s", c.name, &sum, len(contracts.Items), want)
+		return fmt.Errorf("%s grants %s processors by %d contracts, want %s", c.name, &sum, len(contracts.Items), want)
 	}
 	return nil
 }
@@ -452,8 +452,8 @@ func partOnce(ctx context.Context, home, abroad *cluster, how int) error {
 	return part(ctx, home, abroad, convergence)
 }
 
-// lend makes a policy of the test's own decide what a cluster lends.
-func lend(t *testing.T, c *cluster, ceiling ...string) *v1alpha1.PeeringPolicy {
+// offer makes a policy of the test's own decide what a cluster offers.
+func offer(t *testing.T, c *cluster, ceiling ...string) *v1alpha1.PeeringPolicy {
 	t.Helper()
 	all := int32(100)
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-control"}, Spec: v1alpha1.PeeringPolicySpec{

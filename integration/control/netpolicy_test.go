@@ -62,7 +62,7 @@ func policyFollows(t *testing.T, home, abroad *cluster, namespace, remote string
 	if err != nil {
 		t.Error(err)
 	}
-	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	policy := offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	if err := abroad.client.Patch(t.Context(), policy, ctrlclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"networkPolicies":"Allowed"}}`))); err != nil {
 		t.Fatal(err)
 	}

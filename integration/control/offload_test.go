@@ -589,7 +589,7 @@ func TestConfigurationFollowsThePod(t *testing.T) {
 func TestARefusedNamespaceIsReported(t *testing.T) {
 	home, abroad := agents(t)
 	taken := newNamespace(t, abroad, "taken")
-	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	policy := offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	patch := fmt.Appendf(nil, `{"spec":{"namespaceNames":[%q]}}`, taken)
 	if err := abroad.client.Patch(t.Context(), policy, ctrlclient.RawPatch("application/merge-patch+json", patch)); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func TestPoolsHaveTheirOwnVirtualNodes(t *testing.T) {
 	taint(t, abroad, real[0], "kind.example/only", "gpu")
 	taint(t, abroad, real[2], "kind.example/only", "others")
 	tolerations := []v1alpha1.PoolToleration{{Key: "kind.example/only", Value: "gpu", Effect: "NoSchedule"}}
-	lendBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
+	offerBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools = []v1alpha1.NodePool{
 			{
 				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}, Price: costs("2"),
@@ -197,7 +197,7 @@ func TestAnotherPoolRunsPodsForWhichOneHasNoNode(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu")
-	lendBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
+	offerBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools = []v1alpha1.NodePool{
 			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}},
 			{Name: "cpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "cpu"}},

@@ -36,7 +36,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	only.Matrix(t, "a minute and a half; internal/controller renews contracts by a clock of its tests")
 	home, abroad := agents(t)
 	ctx := t.Context()
-	policy := lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
+	policy := offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
 		p.ContractDuration, p.Price = lasting(short), costs("0.1")
 	}, "cpu=8", "memory=16Gi", "pods=40")
 	if err := join(ctx, home, abroad); err != nil {
@@ -118,7 +118,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 func TestARequestWithoutRenewalIsNotRenewed(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
+	offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestARequestWithoutRenewalIsNotRenewed(t *testing.T) {
 			t.Errorf("there is %s, revision %d", describe(c), c.Spec.Revision)
 		}
 	}
-	if err := errors.Join(lentIs(ctx, abroad, "0")); err != nil {
+	if err := errors.Join(grantedIs(ctx, abroad, "0")); err != nil {
 		t.Error(err)
 	}
 }

@@ -69,7 +69,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 	}
 	shortLived(t, home, abroad)
 	for _, c := range []*cluster{home, abroad} {
-		lendBy(t, c, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
+		offerBy(t, c, func(*v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")
 	}
 	contract := peered(t, home, abroad, "cpu=2", "memory=4Gi", "pods=10")
 	third := newThird(t)
@@ -443,7 +443,7 @@ func (l *load) report(t *testing.T, took time.Duration, least map[string]float64
 }
 
 // third is a cluster of the test's own: an identity, and its end of the protocol.
-// It consumes from both clusters and would lend to them.
+// It consumes from both clusters and would grant them resources.
 type third struct {
 	source   *identity.Source
 	bundles  *identity.Bundles
@@ -692,11 +692,11 @@ func (p *third) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStr
 	return nil
 }
 
-// RequestPeering implements PeeringService: it would lend what is asked for.
+// RequestPeering implements PeeringService: it offers what is asked for.
 func (p *third) RequestPeering(_ context.Context, req *ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
 	ask, err := wire.AskFrom(req.GetRequest())
 	if err != nil || !req.GetValidateOnly() {
-		return nil, errors.Join(errors.New("the third only says what it would lend"), err)
+		return nil, errors.Join(errors.New("the third only says what it offers"), err)
 	}
 	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute),

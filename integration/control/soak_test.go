@@ -34,7 +34,7 @@ const (
 	// until it notices.
 	holds = 75 * time.Second
 	// refusals is how long a cluster that was forgotten while it was dead may hold what
-	// it lends: five minutes of refusals, and the pauses between them.
+	// it grants: five minutes of refusals, and the pauses between them.
 	refusals = 5*time.Minute + recovery
 	// mostSpan bounds the time in which an agent is killed.
 	mostSpan = 3 * time.Second
@@ -42,8 +42,8 @@ const (
 	// contract begins a minute before it is signed and is renewed 30 s before its end:
 	// 35 s are left to live, and it is renewed after 5 s.
 	renewing = 95 * time.Second
-	// lendable is what the provider's policy gives, processors.
-	lendable = "8"
+	// offered is what the provider's policy gives, processors.
+	offered = "8"
 )
 
 // part of a peering's life in which an agent dies.
@@ -52,7 +52,7 @@ type chapter struct {
 	// long says that one peering, with a pod at work, goes through all rounds; else
 	// each round begins with nothing and ends with nothing.
 	long bool
-	// policy is what the provider lends on.
+	// policy is what the provider offers on.
 	policy func(*v1alpha1.PeeringPolicySpec)
 	// prepare makes what has to be there before; nil makes nothing.
 	prepare func(context.Context, *ordeal) error
@@ -62,17 +62,17 @@ type chapter struct {
 	act func(context.Context, *ordeal) error
 	// agreed says in what the two clusters do not agree yet.
 	agreed func(context.Context, *ordeal) error
-	// lent is how many processors are lent by then.
-	lent func(*ordeal) string
+	// granted is how many processors are granted by then.
+	granted func(*ordeal) string
 }
 
-func nothingLent(*ordeal) string { return "0" }
+func nothingGranted(*ordeal) string { return "0" }
 
 func chapters() []chapter {
 	trusted := func(ctx context.Context, o *ordeal) error { return join(ctx, o.home, o.abroad) }
 	return []chapter{
 		{
-			name: "join", lent: nothingLent,
+			name: "join", granted: nothingGranted,
 			act: func(ctx context.Context, o *ordeal) error { return joinAgain(ctx, o.home, o.abroad) },
 			agreed: func(ctx context.Context, o *ordeal) error {
 				return o.home.pair.both(func(c *cluster) error { return knows(ctx, c) })
@@ -80,7 +80,7 @@ func chapters() []chapter {
 		},
 		{
 			name: "request", prepare: trusted, act: askFor, agreed: inForceAtBoth,
-			lent: func(o *ordeal) string { return o.cpu },
+			granted: func(o *ordeal) string { return o.cpu },
 		},
 		{
 			name: "sign", prepare: trusted, act: askFor, agreed: inForceAtBoth,
@@ -88,12 +88,12 @@ func chapters() []chapter {
 			begins: func(ctx context.Context, o *ordeal) error {
 				return o.abroad.logs(ctx, o.log, "PeeringService/RequestPeering")
 			},
-			lent: func(o *ordeal) string { return o.cpu },
+			granted: func(o *ordeal) string { return o.cpu },
 		},
 		{
 			name: "amend", long: true, act: amend, agreed: revised,
-			policy: func(p *v1alpha1.PeeringPolicySpec) { p.Price, p.StatementPeriod = costs("3.6"), lasting(time.Minute) },
-			lent:   func(o *ordeal) string { return o.cpu },
+			policy:  func(p *v1alpha1.PeeringPolicySpec) { p.Price, p.StatementPeriod = costs("3.6"), lasting(time.Minute) },
+			granted: func(o *ordeal) string { return o.cpu },
 		},
 		{
 			name: "renew", long: true, agreed: revised,
@@ -101,10 +101,10 @@ func chapters() []chapter {
 				p.ContractDuration, p.Price, p.StatementPeriod = lasting(renewing), costs("3.6"), lasting(time.Minute)
 			},
 			begins: renewal, act: func(context.Context, *ordeal) error { return nil },
-			lent: func(o *ordeal) string { return o.cpu },
+			granted: func(o *ordeal) string { return o.cpu },
 		},
 		{
-			name: "terminate", act: terminate, agreed: over, lent: nothingLent,
+			name: "terminate", act: terminate, agreed: over, granted: nothingGranted,
 			prepare: func(ctx context.Context, o *ordeal) error {
 				if err := join(ctx, o.home, o.abroad); err != nil {
 					return err
@@ -121,7 +121,7 @@ type ordeal struct {
 	random       *rand.Rand
 	// span is how long the chapter takes without a kill.
 	span time.Duration
-	// contract and revision are those before the round, cpu is the amount to lend after it, and log
+	// contract and revision are those before the round, cpu is the amount to grant after it, and log
 	// where the provider's log ended.
 	contract string
 	revision int64
@@ -184,7 +184,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 				if policy == nil {
 					policy = func(*v1alpha1.PeeringPolicySpec) {}
 				}
-				lendBy(t, abroad, policy, "cpu="+lendable, "memory=16Gi", "pods=40")
+				offerBy(t, abroad, policy, "cpu="+offered, "memory=16Gi", "pods=40")
 				if chapter.long {
 					o.settle(t)
 				}
@@ -318,13 +318,13 @@ func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
 
 // check looks at what has to hold when both sides have agreed.
 func (o *ordeal) check(ctx context.Context, c *chapter) error {
-	lent := c.lent(o)
-	err := lentIs(ctx, o.abroad, lent)
+	granted := c.granted(o)
+	err := grantedIs(ctx, o.abroad, granted)
 	if err == nil && c.name != "terminate" {
-		left := resource.MustParse(lendable)
-		left.Sub(resource.MustParse(lent))
+		left := resource.MustParse(offered)
+		left.Sub(resource.MustParse(granted))
 		err = eventually.Is(ctx, holds, "the provider to have "+left.String()+" processors left to offer", func(ctx context.Context) error {
-			return couldLend(ctx, o.abroad, left)
+			return couldGrant(ctx, o.abroad, left)
 		})
 	}
 	if c.long {
@@ -477,7 +477,7 @@ func revised(ctx context.Context, o *ordeal) error {
 		return eventually.Permanent(fmt.Errorf("there is another contract, %s instead of %s", held.Name, o.contract))
 	}
 	if held.Spec.Revision <= o.revision || held.Spec.Resources.Cpu().Cmp(resource.MustParse(o.cpu)) != 0 {
-		return fmt.Errorf("revision %d lends %s processors; it was %d, and %s are asked for", held.Spec.Revision, held.Spec.Resources.Cpu(), o.revision, o.cpu)
+		return fmt.Errorf("revision %d grants %s processors; it was %d, and %s are asked for", held.Spec.Revision, held.Spec.Resources.Cpu(), o.revision, o.cpu)
 	}
 	var node corev1.Node
 	if err := o.home.get(ctx, nodeName, &node); err != nil {
@@ -543,9 +543,9 @@ func over(ctx context.Context, o *ordeal) error {
 	return err
 }
 
-// couldLend checks what the provider would offer the consumer now: what the policy gives, less what
-// is lent, with each contract counted once.
-func couldLend(ctx context.Context, abroad *cluster, want resource.Quantity) error {
+// couldGrant checks what the provider would offer the consumer now: what the policy gives, less what
+// is granted, with each contract counted once.
+func couldGrant(ctx context.Context, abroad *cluster, want resource.Quantity) error {
 	tested, err := call(ctx, abroad, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.TestPolicyResponse, error) {
 		return a.TestPolicy(ctx, &ententev1.TestPolicyRequest{Peer: "peers/" + peerOf(abroad), NoNetwork: true})
 	})

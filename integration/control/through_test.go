@@ -89,7 +89,7 @@ func TestAPeeringContinuesThroughAThirdCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An offer that only a session brings.
-	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) { p.Price = costs("0.3") }, "cpu=4", "memory=8Gi", "pods=10")
+	offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) { p.Price = costs("0.3") }, "cpu=4", "memory=8Gi", "pods=10")
 	err = eventually.Is(ctx, later, "the offer to come through the third cluster", func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := home.get(ctx, abroadName, &fc); err != nil {

@@ -60,7 +60,7 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 	only.Matrix(t, "more than a minute; internal/controller has both sides count over restarts")
 	home, abroad := agents(t)
 	ctx := t.Context()
-	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
+	offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
 		p.Price, p.StatementPeriod = costs("3.6"), lasting(time.Minute) // a processor-second is a tenth of a cent
 	}, "cpu=8", "memory=16Gi", "pods=40")
 	name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")

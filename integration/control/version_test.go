@@ -25,7 +25,7 @@ import (
 
 // TestAnAgentPeersWithALaterOne: all that a peering is, from joining to the end,
 // with a peer that says a later revision and in each message fields, values and
-// kinds of messages that today's agent does not know; once it lends, once it
+// kinds of messages that today's agent does not know; once it provides, once it
 // consumes.
 func TestAnAgentPeersWithALaterOne(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestAnAgentPeersWithAnEarlierOne(t *testing.T) {
 }
 
 // oddOne is the cluster whose agent is of another revision: home consumes, abroad
-// lends.
+// provides.
 func oddOne(p *pair, role string) *cluster {
 	if role == "consumer" {
 		return p.home
@@ -101,7 +101,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 		}
 	}
 	admins := newFiveWays(t, home, abroad)
-	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
+	offerBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {
 		p.ContractDuration, p.Price, p.StatementPeriod = lasting(short), costs("3.6"), lasting(time.Minute)
 	}, "cpu=8", "memory=16Gi", "pods=40")
 	if err := b.join(ctx); err != nil {
@@ -263,7 +263,7 @@ func TestValuesOfALaterRevisionAreRefusedWithAReason(t *testing.T) {
 	ctx := t.Context()
 	say := &laterAgent{protocol: peering.Protocol + peering.MaxProtocolSkew, exposure: "Everything"}
 	b := newBetween(t, home, abroad, abroad, say)
-	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	policy := offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	if err := b.join(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestAgentsTooFarApartReportIt(t *testing.T) {
 		abroad.binary = today
 	})
 	run(abroad, agentOf(t, peering.Protocol+peering.MaxProtocolSkew+1))
-	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	offer(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	token, err := createToken(ctx, abroad)
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func stage(t *testing.T) (context.Context, *World) {
 	for _, s := range w.Sides() {
 		Provisions(ctx, t, s, storageClass, corev1.PersistentVolumeReclaimDelete)
 	}
-	LendsStorage(ctx, t, w.Abroad, storageClass, "20Gi")
+	OfferStorage(ctx, t, w.Abroad, storageClass, "20Gi")
 	_, err := w.Peer(ctx)
 	OK(t, err)
 	Offloaded(ctx, t, w, namespace, "--strategy", "LocalAndRemote")

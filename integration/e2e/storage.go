@@ -37,16 +37,16 @@ func Provisions(ctx context.Context, t testing.TB, s *Side, class string, reclai
 	})
 }
 
-// LendsStorage adds storage of a class to what a cluster's policy offers.
-func LendsStorage(ctx context.Context, t testing.TB, s *Side, class, amount string) {
+// OfferStorage adds storage of a class to what a cluster's policy offers.
+func OfferStorage(ctx context.Context, t testing.TB, s *Side, class, amount string) {
 	t.Helper()
 	var policy v1alpha1.PeeringPolicy
 	OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
-	lent := maps.Clone(policy.Spec.Limits.Resources)
-	if lent == nil {
-		lent = corev1.ResourceList{}
+	limits := maps.Clone(policy.Spec.Limits.Resources)
+	if limits == nil {
+		limits = corev1.ResourceList{}
 	}
-	lent[StorageOf(class)] = resource.MustParse(amount)
-	policy.Spec.Limits.Resources = lent
+	limits[StorageOf(class)] = resource.MustParse(amount)
+	policy.Spec.Limits.Resources = limits
 	OK(t, s.Client.Update(ctx, &policy))
 }

@@ -162,7 +162,7 @@ func TestALyingPeerIsRefused(t *testing.T) {
 	}
 }
 
-// TestRequestBeyondPolicy asks for what the provider does not lend, as a user.
+// TestRequestBeyondPolicy asks for what the provider does not offer, as a user.
 func TestRequestBeyondPolicy(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
@@ -199,7 +199,7 @@ func TestRequestBeyondPolicy(t *testing.T) {
 	t.Run("more than there is", func(t *testing.T) {
 		refused(t, request("greedy", corev1.ResourceList{"cpu": resource.MustParse("1000")}), "CapacityExhausted", "cpu")
 	})
-	t.Run("anything, where nothing is lent", func(t *testing.T) {
+	t.Run("anything, where nothing is offered", func(t *testing.T) {
 		var policy v1alpha1.PeeringPolicy
 		OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
 		policy.Spec.Accept = v1alpha1.AcceptNever

@@ -25,11 +25,11 @@ const diskClass = "disk"
 
 var diskStorage = StorageOf(diskClass)
 
-// lendsStorage has abroad lend storage, and home's contract have some.
-func lendsStorage(ctx context.Context, t *testing.T, w *World, amount string) {
+// offerStorage makes abroad offer storage, and home's contract ask for some.
+func offerStorage(ctx context.Context, t *testing.T, w *World, amount string) {
 	t.Helper()
 	Provisions(ctx, t, w.Abroad, diskClass, corev1.PersistentVolumeReclaimDelete)
-	LendsStorage(ctx, t, w.Abroad, diskClass, amount)
+	OfferStorage(ctx, t, w.Abroad, diskClass, amount)
 	peered(ctx, t, w)
 	home, _ := TheContract(ctx, t, w)
 	if q := home.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) == 0 {
@@ -83,7 +83,7 @@ func stored(replicas int32) (*appsv1.StatefulSet, *corev1.Service) {
 // replacement of its pods, and the end of offloading and of the peering; it is deleted on request.
 func TestVolumesFollowTheirPods(t *testing.T) {
 	ctx, w := theStage.On(t)
-	lendsStorage(ctx, t, w, "10Gi")
+	offerStorage(ctx, t, w, "10Gi")
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
 	db, service := stored(2)
@@ -248,7 +248,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 func TestAMoveSurvivesKills(t *testing.T) {
 	only.Matrix(t, "it takes four minutes")
 	ctx, w := theStage.On(t)
-	lendsStorage(ctx, t, w, "10Gi")
+	offerStorage(ctx, t, w, "10Gi")
 	Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
@@ -404,7 +404,7 @@ func readAtHome(ctx context.Context, t *testing.T, s *Side, claim, file, want st
 // TestVolumesOutliveThePeering ends a peering while a pod has a volume, and peers again.
 func TestVolumesOutliveThePeering(t *testing.T) {
 	ctx, w := theStage.On(t)
-	lendsStorage(ctx, t, w, "10Gi")
+	offerStorage(ctx, t, w, "10Gi")
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
 	db, service := stored(1)
@@ -439,7 +439,7 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 		return "", nil
 	}))
 
-	lendsStorage(ctx, t, w, "10Gi")
+	offerStorage(ctx, t, w, "10Gi")
 	_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 1)
 	OK(t, err)
 	if text, err := w.Home.InPod(ctx, shop, "db-0", "/tool", "cat", "/data/name"); err != nil || text != "what was before" {

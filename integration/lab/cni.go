@@ -72,8 +72,8 @@ func (n NodePlan) ranges() []m {
 	start := first.Addr().Next().Next() // the first address is the pods' gateway
 	ranges := []m{{"subnet": first.String(), "rangeStart": start.String(), "rangeEnd": start.Next().String()}}
 	if k := len(n.Borrowed); k > 0 {
-		lender := netip.PrefixFrom(n.Borrowed[0], first.Bits()).Masked()
-		ranges = append(ranges, m{"subnet": lender.String(), "rangeStart": n.Borrowed[0].String(), "rangeEnd": n.Borrowed[k-1].String()})
+		owner := netip.PrefixFrom(n.Borrowed[0], first.Bits()).Masked()
+		ranges = append(ranges, m{"subnet": owner.String(), "rangeStart": n.Borrowed[0].String(), "rangeEnd": n.Borrowed[k-1].String()})
 	}
 	for _, b := range n.Blocks[1:] {
 		ranges = append(ranges, m{"subnet": b.String()})

@@ -107,9 +107,9 @@ func checkBlocks(t *testing.T, c ClusterPlan, pods netip.Prefix, shared bool) {
 			t.Errorf("%s borrows %v", n.Name, borrowed)
 		}
 		for _, a := range borrowed {
-			lender := owner[netip.PrefixFrom(a, a.BitLen()-blockHostBits).Masked()]
-			if lender == "" || lender == n.Name || slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(a) }) {
-				t.Errorf("%s borrows %s from %q", n.Name, a, lender)
+			other := owner[netip.PrefixFrom(a, a.BitLen()-blockHostBits).Masked()]
+			if other == "" || other == n.Name || slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(a) }) {
+				t.Errorf("%s borrows %s from %q", n.Name, a, other)
 			}
 		}
 	}

@@ -462,8 +462,8 @@ func (c *ClusterPlan) planBlocks(p netip.Prefix, shared bool) {
 		n := &c.Nodes[k]
 		n.Blocks = append(n.Blocks, blockAfter(last, first(k)), blockAfter(last, k-within))
 		if shared {
-			lender := blockAfter(last, first(k+1))
-			n.Borrowed = append(n.Borrowed, numbered(lender, blockSize-4), numbered(lender, blockSize-3))
+			owner := blockAfter(last, first(k+1))
+			n.Borrowed = append(n.Borrowed, numbered(owner, blockSize-4), numbered(owner, blockSize-3))
 		}
 	}
 }

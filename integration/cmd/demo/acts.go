@@ -161,7 +161,7 @@ func (d *demo) look(ctx context.Context) error {
 			return fmt.Errorf("the node has %s of %s, the contract %s", has.String(), name, amount.String())
 		}
 	}
-	d.step.Fact("node %s has exactly what contract %s lends: %s CPU, %s memory", node.Name, contracts[0].Name,
+	d.step.Fact("node %s has exactly what contract %s grants: %s CPU, %s memory", node.Name, contracts[0].Name,
 		node.Status.Capacity.Cpu(), node.Status.Capacity.Memory())
 	out, err = w.Home.WireGuard(ctx, "interfaces")
 	if err != nil {

@@ -28,7 +28,7 @@ var theStage = &Installed{
 
 func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
-// storageClass is what the provider lends.
+// storageClass is the class that the provider offers.
 const storageClass = "disk"
 
 // stage returns two clusters of which home uses the other, with storage, and the name of the virtual
@@ -42,7 +42,7 @@ func stage(t *testing.T) (ctx context.Context, w *World, node, binaries string) 
 	OK(t, err)
 	ctx, w = theStage.On(t)
 	Provisions(ctx, t, w.Abroad, storageClass, corev1.PersistentVolumeReclaimDelete)
-	LendsStorage(ctx, t, w.Abroad, storageClass, "100Gi")
+	OfferStorage(ctx, t, w.Abroad, storageClass, "100Gi")
 	loadImages(ctx, t, w, binaries)
 	virtual, err := w.Peer(ctx)
 	OK(t, err)
