@@ -84,7 +84,7 @@ func ExampleAdmin_introduce() {
 	// 042 917: true
 }
 
-// Ask whichever peer lends it cheapest, see what it would cost, and wait until
+// Ask the cheapest peer for it, see what it would cost, and wait until
 // pods can run there.
 func ExampleAdmin_peer() {
 	admin, stop := newFakeAgent().dial()

@@ -204,11 +204,11 @@ func (f *fakeAgent) fulfil(name, provider string) {
 	p.Provider, p.Contract, p.Node = provider, "contracts/k1", "entente-k1"
 	p.Accepted = &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Signed", Message: "signed by both"}
 	f.happen(&ententev1.WatchEventsResponse{Peer: provider, Subject: p.GetName(), Reason: "Signed"})
-	lender, err := f.find(provider)
+	providing, err := f.find(provider)
 	if err != nil {
 		return
 	}
-	lender.Conditions[1].Status, lender.Conditions[1].Message = "True", "the virtual node takes pods"
+	providing.Conditions[1].Status, providing.Conditions[1].Message = "True", "the virtual node takes pods"
 	f.happen(&ententev1.WatchEventsResponse{Peer: provider, Subject: provider, Reason: "NodeReady"})
 }
 

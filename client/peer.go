@@ -25,7 +25,7 @@ type Peering struct {
 	Conn grpc.ClientConnInterface
 }
 
-// Request asks the peer what it would lend: for a new contract, or with a contract
+// Request asks the peer what it offers: for a new contract, or with a contract
 // ID for the next revision of that one.
 func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	ad, err := p.request(ctx, ask, false)
@@ -151,7 +151,7 @@ func (p Peering) Terminate(ctx context.Context, contract, message string, drainU
 	return nil
 }
 
-// WatchOffer hands over what the peer would lend now, at first and whenever that
+// WatchOffer hands over what the peer offers now, at first and whenever that
 // changes, until ctx ends (then it returns nil) or the stream does; then it says
 // why. A peer that says more than offerRate waits: flow control holds it.
 func (p Peering) WatchOffer(ctx context.Context, changed func(peering.Offer)) error {

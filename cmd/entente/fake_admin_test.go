@@ -471,9 +471,9 @@ func (c *fakeCluster) ListUsage(_ context.Context, r *ententev1.ListUsageRequest
 	waits := row("7f3c9a", "Consumer", 3, 2)
 	waits.Counted, waits.CountedAmount, waits.State = used("1", "2"), eur("0.03"), "Counted"
 	now.StartTime, now.EndTime = timestamppb.New(epoch.Add(3*time.Hour)), timestamppb.New(epoch.Add(200*time.Minute))
-	lent := row("91ab", "Provider", 7, 0) // of an older agent, which does not send the state
-	lent.Stated, lent.Counted, lent.Amount, lent.CountedAmount, lent.DifferencePercent = used("1", "1"), used("1", "1"), eur("0.025"), eur("0.025"), "0"
-	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, waits, now, lent}}, nil
+	older := row("91ab", "Provider", 7, 0) // of an older agent, which does not send the state
+	older.Stated, older.Counted, older.Amount, older.CountedAmount, older.DifferencePercent = used("1", "1"), used("1", "1"), eur("0.025"), eur("0.025"), "0"
+	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, waits, now, older}}, nil
 }
 
 func (c *fakeCluster) RolloverIdentity(context.Context, *ententev1.RolloverIdentityRequest) (*ententev1.RolloverIdentityResponse, error) {

@@ -57,9 +57,9 @@ type world struct {
 	// revision is that of the contract, and want the current request.
 	revision uint64
 	want     *ententev1.Peering
-	// pending says that the provider lends after approval, and lent that it has
+	// pending says that the provider grants after approval, and granted that it has
 	// nothing more.
-	pending, lent bool
+	pending, granted bool
 	// problems is what the agents say is wrong.
 	problems []string
 	// rotated is when a new preshared key was asked for; keyWaits says what it waits for.
@@ -71,8 +71,8 @@ type world struct {
 	contracted bool
 	// terminated is the phase that the contract is about to have.
 	terminated string
-	// lends says that the local cluster is the provider.
-	lends bool
+	// provides says that the local cluster is the provider.
+	provides bool
 	// goingDown is how many more tries find the previous request being deleted.
 	goingDown int
 	// inBand says that the peer API runs inside the tunnel, and inBandAt is the poll by which
@@ -311,14 +311,14 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 		if w.pending {
 			p.Offer.Message = "an administrator of the provider approves each request"
 		}
-		if w.lent {
+		if w.granted {
 			p.Offer = &ententev1.Offer{Message: `cpu: nothing is left to offer under the provider's policy "default"`}
 		}
 	}
 	if w.asked && hops["Contract"] && w.refuse == "" {
 		k := c.contract()
 		p.Contracts = []*ententev1.Contract{k}
-		if w.lent {
+		if w.granted {
 			p.Contracts = append(p.Contracts, c.formerContract())
 		}
 		p.Role = map[string]string{"Consumer": "Provider", "Provider": "Consumer"}[k.GetRole()]
@@ -434,7 +434,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 
 func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	served := w.consumer
-	if (target.label == "remote") != w.lends {
+	if (target.label == "remote") != w.provides {
 		served = w.provider
 	}
 	l := bufconn.Listen(1 << 16)

@@ -28,7 +28,7 @@ func TestDisconnectKeepsTheRestOfTheContract(t *testing.T) {
 	)
 
 	w = peered()
-	w.lends = true
+	w.provides = true
 	golden(t, "network-disconnect-provider", w, []string{"network", "disconnect", "consumer"})
 
 	w = newWorld()

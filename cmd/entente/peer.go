@@ -186,7 +186,7 @@ func (r *run) dryRun(ctx context.Context, req *ententev1.CreatePeeringRequest) e
 	return nil
 }
 
-// printPreview prints what a provider would lend, and what is needed besides
+// printPreview prints what a provider offers, and what is needed besides
 // asking.
 func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 	if !ad.GetNeedsApproval() {

@@ -56,9 +56,9 @@ func TestInfoExitsWithThreeWhenUnhealthy(t *testing.T) {
 		[]string{"info", "peer", "provider", "--get", "nothing"}, []string{"info", "peer", "provider", "--get", "contracts[7]"},
 		[]string{"info", "peer", "provider", "--get", "contracts["}, []string{"info", "peer", "provider", "--get", "name.first"}, []string{"info", "peer", "nobody"},
 	)
-	w.lent = true
-	golden(t, "info-all-lent", w, []string{"info", "peer", "provider"})
-	w.lent, w.pending = false, true
+	w.granted = true
+	golden(t, "info-all-granted", w, []string{"info", "peer", "provider"})
+	w.granted, w.pending = false, true
 	golden(t, "info-pending", w, []string{"info", "peer", "provider"})
 	w.pending, w.stuck = false, "Network"
 	golden(t, "info-unhealthy", w, []string{"info"}, []string{"info", "--get", "healthy"}, []string{"info", "peer", "provider", "--get", "conditions[2].status"})

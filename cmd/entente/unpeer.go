@@ -220,8 +220,8 @@ func (u *unpeering) endOne(ctx context.Context) error {
 func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	losing := pods
 	if u.flags.forget {
-		_, lent := format.NodesAndPods(format.OpenContracts(peer, "Provider"))
-		losing += lent
+		_, granted := format.NodesAndPods(format.OpenContracts(peer, "Provider"))
+		losing += granted
 	}
 	if !u.flags.atOnce() || losing == 0 {
 		return nil

@@ -26,8 +26,8 @@ func TestUnpeerBothSidesForgets(t *testing.T) {
 
 func TestUnpeerOfAConsumerChangesNothing(t *testing.T) {
 	w := peered()
-	w.lends = true
-	golden(t, "unpeer-lender", w, []string{"unpeer", "consumer"})
+	w.provides = true
+	golden(t, "unpeer-provider", w, []string{"unpeer", "consumer"})
 	sent(t, w.provider)
 }
 

@@ -139,7 +139,7 @@ type Peer struct {
 	Code string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	// The session with it; unset while there is none.
 	Session *Session `protobuf:"bytes,13,opt,name=session,proto3" json:"session,omitempty"`
-	// What it would lend this cluster, as it last said.
+	// What it offers this cluster, by its last message.
 	Offer *Offer `protobuf:"bytes,14,opt,name=offer,proto3" json:"offer,omitempty"`
 	// Labels of its ForeignCluster, which policies and peerings select by.
 	Labels map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -511,7 +511,7 @@ type Contract struct {
 	Phase string `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
 	// This cluster's part: Consumer or Provider.
 	Role string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
-	// What is lent.
+	// What is granted.
 	Resources *ResourceList `protobuf:"bytes,5,opt,name=resources,proto3" json:"resources,omitempty"`
 	// What is used of it.
 	Used *ResourceList `protobuf:"bytes,6,opt,name=used,proto3" json:"used,omitempty"`
@@ -542,7 +542,7 @@ type Contract struct {
 	// Whether its virtual node is cordoned: no pod is scheduled to it until somebody
 	// runs kubectl uncordon. Set in Peer.contracts only.
 	Cordoned bool `protobuf:"varint,19,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	// The pool of the provider's nodes that is lent; empty if none was named.
+	// The pool of the provider's nodes that is granted; empty if none was named.
 	Pool          string `protobuf:"bytes,20,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3528,7 +3528,7 @@ type Peering struct {
 	Contract string `protobuf:"bytes,8,opt,name=contract,proto3" json:"contract,omitempty"`
 	// The virtual node.
 	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
-	// peers/NAME that lends; that is peer, or the one that was chosen.
+	// peers/NAME of the provider; that is peer, or the one that was chosen.
 	Provider string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
 	// Whether it does without the tunnel.
 	NoNetwork bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`

@@ -129,7 +129,7 @@ type AdminServiceClient interface {
 	// Permission: list foreignclusters.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer lends them at the lowest price: it writes a PeeringRequest. Permission:
+	// peer offers them at the lowest price: it writes a PeeringRequest. Permission:
 	// create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
@@ -707,7 +707,7 @@ type AdminServiceServer interface {
 	// Permission: list foreignclusters.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer lends them at the lowest price: it writes a PeeringRequest. Permission:
+	// peer offers them at the lowest price: it writes a PeeringRequest. Permission:
 	// create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.

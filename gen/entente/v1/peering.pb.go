@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Lending is whether there is anything for the receiver.
+// Lending is whether the sender offers the receiver anything.
 type PeerState_Lending int32
 
 const (

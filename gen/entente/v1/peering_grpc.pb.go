@@ -36,7 +36,7 @@ const (
 // Both sides serve it to each other over the one session that either could
 // dial.
 type PeeringServiceClient interface {
-	// RequestPeering asks the provider what it would lend: for a new contract, or,
+	// RequestPeering asks the provider what it offers: for a new contract, or,
 	// with a contract ID, for the next revision of that one with other amounts, a
 	// later end or both.
 	//
@@ -62,7 +62,7 @@ type PeeringServiceClient interface {
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(ctx context.Context, in *GetContractRequest, opts ...grpc.CallOption) (*GetContractResponse, error)
-	// WatchOffer sends what the callee would lend the caller, and sends it again when it
+	// WatchOffer sends what the callee offers the caller, and sends it again when it
 	// changes: at most once a second, small changes less often. A caller that no policy
 	// accepts is told so and waits for a change like any other.
 	WatchOffer(ctx context.Context, in *WatchOfferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOfferResponse], error)
@@ -182,7 +182,7 @@ type PeeringService_SessionClient = grpc.BidiStreamingClient[SessionRequest, Ses
 // Both sides serve it to each other over the one session that either could
 // dial.
 type PeeringServiceServer interface {
-	// RequestPeering asks the provider what it would lend: for a new contract, or,
+	// RequestPeering asks the provider what it offers: for a new contract, or,
 	// with a contract ID, for the next revision of that one with other amounts, a
 	// later end or both.
 	//
@@ -208,7 +208,7 @@ type PeeringServiceServer interface {
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(context.Context, *GetContractRequest) (*GetContractResponse, error)
-	// WatchOffer sends what the callee would lend the caller, and sends it again when it
+	// WatchOffer sends what the callee offers the caller, and sends it again when it
 	// changes: at most once a second, small changes less often. A caller that no policy
 	// accepts is told so and waits for a change like any other.
 	WatchOffer(*WatchOfferRequest, grpc.ServerStreamingServer[WatchOfferResponse]) error

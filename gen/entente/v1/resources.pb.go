@@ -407,7 +407,7 @@ func (x *LimitRange) GetPodMax() *ResourceList {
 	return nil
 }
 
-// Advertisement is the provider's answer: what it would lend, and on what
+// Advertisement is the provider's answer: what it offers, and on what
 // terms. Signing it within its validity makes it a contract.
 type Advertisement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -415,7 +415,7 @@ type Advertisement struct {
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	// The request that this answers.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What the provider lends. Never more than was asked for.
+	// What the provider grants. Never more than was asked for.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
 	// How long the contract lasts from its signature.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
@@ -668,7 +668,7 @@ func (x *Advertisement) GetPool() string {
 	return ""
 }
 
-// Offer is what a provider would lend a peer now, were it asked for all that it
+// Offer is what a provider offers a peer now, were it asked for all that it
 // may have. It binds nobody.
 type Offer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -802,7 +802,7 @@ func (x *Offer) GetPools() []*OfferedPool {
 	return nil
 }
 
-// OfferedPool is what a provider would lend of one pool of its nodes.
+// OfferedPool is what a provider offers of one pool of its nodes.
 type OfferedPool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: a DNS label.

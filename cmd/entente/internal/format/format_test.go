@@ -173,7 +173,7 @@ func TestStatesOfPeers(t *testing.T) {
 
 func TestNamesAndTexts(t *testing.T) {
 	t.Parallel()
-	lent := &ententev1.Peer{Contracts: []*ententev1.Contract{
+	granted := &ententev1.Peer{Contracts: []*ententev1.Contract{
 		{Role: "Consumer", Phase: "Active", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1500m"}}},
 		{Role: "Consumer", Phase: "Draining", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "500m"}}},
 		{Role: "Consumer", Phase: "Closed", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "9"}}},
@@ -193,8 +193,8 @@ func TestNamesAndTexts(t *testing.T) {
 		"in force":                       {WhyEnding(&ententev1.Contract{Phase: "Active", Message: "x"}), ""},
 		"draining":                       {WhyEnding(&ententev1.Contract{Phase: "Draining", DrainUntil: in(0)}), "draining; drains until 2026-03-01T12:00:00Z"},
 		"closed":                         {WhyEnding(&ententev1.Contract{Phase: "Closed", Message: "it expired"}), "it expired"},
-		"what is lent now, not what was": {lentBy(lent), "cpu 2"},
-		"nothing lent":                   {lentBy(&ententev1.Peer{}), ""},
+		"what is granted now, not what was": {grantedBy(granted), "cpu 2"},
+		"nothing granted": {grantedBy(&ententev1.Peer{}), ""},
 		"not in force yet":               {validity(terms, now.Add(-1)), "not in force yet"},
 		"in time":                        {validity(terms, now), "60m left, unless it was ended"},
 		"over":                           {validity(terms, now.Add(2*time.Hour)), "over"},

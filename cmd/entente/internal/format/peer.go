@@ -133,8 +133,8 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	if o == nil {
 		return
 	}
-	lent := lentBy(p)
-	t.Fact("  Granted already", lent)
+	granted := grantedBy(p)
+	t.Fact("  Granted already", granted)
 	for _, pool := range o.GetPools() {
 		if len(pool.GetResources().GetAmounts()) == 0 {
 			t.Row("  Pool "+pool.GetName(), "nothing more now")
@@ -146,7 +146,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	case !o.GetAvailable() && len(o.GetPools()) > 0:
 		t.Row("  Without a pool", o.GetMessage())
 		return
-	case !o.GetAvailable() && lent != "":
+	case !o.GetAvailable() && granted != "":
 		t.Row("  Nothing more now", o.GetMessage())
 		return
 	case !o.GetAvailable():
@@ -154,7 +154,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 		return
 	}
 	what := "  Resources"
-	if lent != "" {
+	if granted != "" {
 		what = "  More now"
 	}
 	t.Row(what, Amounts(o.GetResources()))
@@ -167,7 +167,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 }
 
 // printServices lists the Services that the peer lets this cluster import, whether or not it
-// lends anything now.
+// offers anything now.
 func printServices(t *printer.Table, p *ententev1.Peer) {
 	for _, s := range p.GetOffer().GetServices() {
 		var ports []string

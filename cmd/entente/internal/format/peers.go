@@ -192,16 +192,16 @@ func nodeOf(c *ententev1.Contract) string {
 	return cmp.Or(c.GetNode(), "-")
 }
 
-// lentBy is what a peer lends this cluster by contracts that have not ended, all
+// grantedBy is what a peer grants this cluster by contracts that have not ended, all
 // together; empty means nothing.
-func lentBy(p *ententev1.Peer) string {
+func grantedBy(p *ententev1.Peer) string {
 	sum := peering.Resources{}
 	for _, c := range OpenContracts(p, "Consumer") {
-		lent, err := wire.ResourcesFrom("resources", c.GetResources())
+		granted, err := wire.ResourcesFrom("resources", c.GetResources())
 		if err != nil {
 			continue
 		}
-		if sum, err = sum.Add(lent); err != nil {
+		if sum, err = sum.Add(granted); err != nil {
 			return "more than can be added up"
 		}
 	}

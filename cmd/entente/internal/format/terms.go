@@ -28,7 +28,7 @@ func PrintTerms(t *printer.Table, now time.Time, e peering.Envelope, terms peeri
 	t.Row("Payload", "sha256:"+e.Hash().String())
 }
 
-// PrintAdvertisement prints what a provider would lend, and on what terms. Asking reserves
+// PrintAdvertisement prints what a provider offers, and on what terms. Asking reserves
 // nothing.
 func PrintAdvertisement(t *printer.Table, ad *ententev1.Advertisement) {
 	printPrice(t, ad)
