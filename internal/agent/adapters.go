@@ -13,17 +13,17 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// zoneOf returns the zone that a node is in; empty if it is in none that is known.
+// zoneOf returns the zone of a node; empty if it has none or is not known.
 func (a *agent) zoneOf(node string) string {
 	var n corev1.Node
-	if err := a.mgr.GetClient().Get(context.Background(), ctrlclient.ObjectKey{Name: node}, &n); err != nil { //nolint:forbidigo // a cache answers at once
+	if err := a.mgr.GetClient().Get(context.Background(), ctrlclient.ObjectKey{Name: node}, &n); err != nil { //nolint:forbidigo // a read from a cache does not block
 		return ""
 	}
 	return n.Labels[corev1.LabelTopologyZone]
 }
 
-// evict moves a namespace's pods off virtual nodes, as their disruption budgets
-// allow, and says how many are left.
+// evict moves a namespace's pods off virtual nodes, as their disruption budgets allow, and returns how many are
+// left.
 func (a *agent) evict(ctx context.Context, namespace string) (int, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
@@ -40,8 +40,7 @@ func (a *agent) evict(ctx context.Context, namespace string) (int, error) {
 	left := 0
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		// A DaemonSet's pod would come back to the same node at once, and does not
-		// run there anyway.
+		// A DaemonSet's pod would come back to the same node at once, and does not run there anyway.
 		owner := metav1.GetControllerOf(p)
 		if !virtual[p.Spec.NodeName] || (owner != nil && owner.Kind == "DaemonSet") {
 			continue

@@ -16,8 +16,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// addresses translates between a peer's terms and this cluster's, by what both
-// sides said of their prefixes. It reads from a cache.
+// addresses translates addresses between a peer and this cluster, by the prefixes that both sides announced. It
+// reads from a cache.
 type addresses struct {
 	client client.Reader
 
@@ -25,27 +25,27 @@ type addresses struct {
 	tables map[peering.ClusterID]*table
 }
 
-// table is how a peer's addresses translate, by one version of its ForeignCluster.
+// table is the translation of a peer's addresses, by one version of its ForeignCluster.
 type table struct {
 	uid, version string
 	prefixes     []plan.Mapping
 	single       map[netip.Addr]netip.Addr
-	// released is those of single that the peer names no longer.
+	// released is the addresses in single that the peer no longer names.
 	released map[netip.Addr]bool
-	// ours is this cluster's own addresses, as the peer said that it knows them.
+	// ours is this cluster's own addresses, with the aliases that the peer announced for them.
 	ours []plan.Mapping
 }
 
-// peer returns what is known of a peer, to be read only; nil is nothing.
+// peer returns the ForeignCluster of a peer, for reading only; nil if it is not known.
 func (a *addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
-	fc, err := store.Peek(context.Background(), a.client, id) //nolint:forbidigo // a cache answers at once
+	fc, err := store.Peek(context.Background(), a.client, id) //nolint:forbidigo // a read from a cache does not block
 	if err != nil {
 		return nil
 	}
 	return fc
 }
 
-// home returns a peer's pod address in this cluster's terms.
+// home translates a peer's pod address to this cluster's address for it.
 func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
 	t := a.table(peer)
 	if t == nil {
@@ -54,8 +54,8 @@ func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, b
 	return t.home(addr)
 }
 
-// named is home for what a peer names now. An alias is kept for a while when its address is named no
-// longer, and leads nowhere.
+// named is home for the addresses that a peer names now. An alias stays for a while after its address is no longer
+// named, and is not translated then.
 func (a *addresses) named(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
 	t := a.table(peer)
 	if t == nil {
@@ -64,8 +64,8 @@ func (a *addresses) named(peer peering.ClusterID, addr netip.Addr) (netip.Addr, 
 	return t.named(addr)
 }
 
-// ownPods returns what returns the address of a pod of this cluster that a peer knows by an alias.
-// Of which address it is one, is the peer's word: it counts if pods have such addresses here.
+// ownPods returns a function that translates a peer's alias to the address of a pod of this cluster. The peer
+// announces which address an alias means: that counts only for addresses that pods here have.
 func (a *agent) ownPods() func(peering.ClusterID, netip.Addr) (netip.Addr, bool) {
 	pods := &lastKnown[[]netip.Prefix]{now: time.Now, every: lookupRetry, log: a.log, what: "which prefixes pods have", ask: func(ctx context.Context) ([]netip.Prefix, error) {
 		prefixes, _, err := a.states.Prefixes(ctx)
@@ -76,22 +76,22 @@ func (a *agent) ownPods() func(peering.ClusterID, netip.Addr) (netip.Addr, bool)
 		if !ok {
 			return netip.Addr{}, false
 		}
-		prefixes, err := pods.get(context.Background()) //nolint:forbidigo // a cache answers at once
+		prefixes, err := pods.get(context.Background()) //nolint:forbidigo // a read from a cache does not block
 		return own, err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(own) })
 	}
 }
 
-// own returns the address that a peer says it knows by an alias, of this cluster's own.
+// own returns this cluster's address that a peer announces to know by an alias.
 func (a *addresses) own(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
 	return a.remap(peer, alias, func(m plan.Mapping) (from, to netip.Prefix) { return m.Alias, m.Real })
 }
 
-// knownAs returns by which address a peer knows a pod of this cluster.
+// knownAs returns the address by which a peer knows a pod of this cluster.
 func (a *addresses) knownAs(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool) {
 	return a.remap(peer, own, func(m plan.Mapping) (from, to netip.Prefix) { return m.Real, m.Alias })
 }
 
-// remap moves an address by what a peer said of this cluster's own.
+// remap translates an address by what a peer announced of this cluster's own addresses.
 func (a *addresses) remap(peer peering.ClusterID, addr netip.Addr, way func(plan.Mapping) (from, to netip.Prefix)) (netip.Addr, bool) {
 	t := a.table(peer)
 	if t == nil {
@@ -106,8 +106,8 @@ func (a *addresses) remap(peer peering.ClusterID, addr netip.Addr, way func(plan
 	return netip.Addr{}, false
 }
 
-// table returns the table of a peer, which is made again when its ForeignCluster changed:
-// addresses are asked for by the thousand.
+// table returns the table of a peer, which is built again when its ForeignCluster changed: addresses are translated
+// by the thousand.
 func (a *addresses) table(peer peering.ClusterID) *table {
 	fc := a.peer(peer)
 	a.mu.Lock()
@@ -165,8 +165,8 @@ func (t *table) named(addr netip.Addr) (netip.Addr, bool) {
 	return out, ok
 }
 
-// sessionAddress returns where a peer's end of the session with it is seen. One of this
-// cluster's own says that something on the way hides it, as kube-proxy may.
+// sessionAddress returns where a peer's end of the session with it is seen. One of this cluster's own addresses
+// means that something on the path hides it, as kube-proxy may.
 func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
 	s := a.sessions.Status(peer).Session
 	if s == nil || s.Through != "" {
@@ -179,8 +179,8 @@ func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
 	return remote.Addr().Unmap()
 }
 
-// observed has all peers told where gateways of this cluster are seen, a moment later: one
-// peer's word is told to all.
+// observed sends all peers where gateways of this cluster are seen, a moment later: the report of one peer is sent
+// to all.
 func (a *agent) observed() func() {
 	later := gather(observedPause, func(struct{}) { a.exchange.ChangedAll() })
 	return func() { later(struct{}{}) }

@@ -23,7 +23,7 @@ import (
 	"github.com/entente-dev/entente/server/admin"
 )
 
-// adminAPI builds what the cluster's own people use.
+// adminAPI builds the API for administrators of this cluster.
 func (a *agent) adminAPI(ctx context.Context, address string) error {
 	api, err := admin.New(admin.Config{
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
@@ -42,7 +42,7 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 	return a.run(func(ctx context.Context) error { return api.Run(ctx, listener) })
 }
 
-// planNetwork says what the network with a peer would be.
+// planNetwork returns what the network with a peer would be.
 func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error) {
 	own, err := a.gateways.Announced(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, 
 	return a.peers.PlanNetwork(ctx, peer, prefixes, own)
 }
 
-// adminSelf is what administrators are told of this cluster.
+// adminSelf is what administrators see of this cluster.
 func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	_, expires := a.source.Leaf()
 	endpoints := a.endpoints()
@@ -76,7 +76,7 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	return self, nil
 }
 
-// domainStates is what administrators are told of domains; nil is that none is browsed.
+// domainStates is what administrators see of domains; nil if none is browsed.
 func domainStates(browser *dnssd.Browser) []admin.DNSDomain {
 	if browser == nil {
 		return nil
@@ -101,7 +101,7 @@ func (i issued) Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, e
 	return i.Tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
 }
 
-// testPolicy says what a peer would be answered.
+// testPolicy returns how a peer's request would be decided.
 func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error) {
 	ask, err := market.AskOf(request)
 	if err != nil {
@@ -110,8 +110,8 @@ func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request 
 	return a.provider.Test(ctx, peer, ask)
 }
 
-// rollover replaces the key under this cluster's root. What was stored is what
-// holds: an agent that stops halfway starts with the new key.
+// rollover replaces the key under this cluster's root. The stored identity decides: an agent that stops halfway
+// starts with the new key.
 func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err error) {
 	next, err := store.RolloverIdentity(ctx, a.direct, a.cfg.Namespace, time.Now(), a.source.Overlap())
 	if early := (*identity.TooSoonError)(nil); errors.As(err, &early) {

@@ -14,7 +14,7 @@ type uncached struct{ ctrl.Manager }
 
 func (uncached) GetCache() cache.Cache { return nil }
 
-// What administrators are told to paste into a zone is what the agent publishes itself,
+// What administrators are asked to paste into a zone is what the agent publishes itself,
 // also while its key is being replaced.
 func TestAdminInfoMatchesThePublishedService(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestAdminInfoMatchesThePublishedService(t *testing.T) {
 		s := a.service(a.cfg.PeerEndpoints)
 		self, err := a.adminSelf(t.Context())
 		if err != nil || s.Text.Fingerprint == "" || self.Fingerprint != s.Text.Fingerprint || self.Automatic != s.Automatic || s.Automatic != automatic {
-			t.Errorf("administrators are told %+v, %v, and discovery publishes %+v", self, err, s)
+			t.Errorf("administrators see %+v, %v, and discovery publishes %+v", self, err, s)
 		}
 		prints[self.Fingerprint] = true
 		next, err := source.Identity().Rollover(time.Now(), time.Nanosecond)
@@ -45,7 +45,7 @@ func TestAdminInfoMatchesThePublishedService(t *testing.T) {
 	} {
 		a.cfg = cfg
 		if self, err := a.adminSelf(t.Context()); err != nil || fmt.Sprint(self.Sources) != want {
-			t.Errorf("it looks for clusters by %v, want %s: %v", self.Sources, want, err)
+			t.Errorf("it discovers clusters by %v, want %s: %v", self.Sources, want, err)
 		}
 	}
 	if len(prints) != 2 {

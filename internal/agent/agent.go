@@ -61,14 +61,14 @@ type agent struct {
 	direct    ctrlclient.WithWatch
 	source    *identity.Source
 	tunnelKey []byte
-	// inBand is where this agent takes what gateways relay; unset if nowhere.
+	// inBand is where this agent accepts what gateways relay; invalid if in-band peers are off.
 	inBand  netip.AddrPort
 	bundles *identity.Bundles
 	trust   *trusted
-	// own is the addresses that nobody else leads to.
+	// own is the addresses that no other cluster may name.
 	own   *lastKnown[[]netip.Prefix]
 	found *browse.Domains
-	// problems is what is wrong with the domains and resolvers that were configured.
+	// problems is the problems of the configured domains and resolvers.
 	problems []string
 	lans     *browse.LANs
 	// foundChanged has a value when what is found changed.
@@ -76,7 +76,7 @@ type agent struct {
 	contracts    *contractCache
 	trusts       *trust.Trusts
 	automatic    *automatic.Automatic
-	// announces says whether this cluster publishes that it peers by policy.
+	// announces reports whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
 	hosts     *allow.Hosts
@@ -101,18 +101,17 @@ type agent struct {
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared
 	startup   exposure.Startup
-	// published is where this cluster is in DNS; nil is nowhere.
+	// published is where this cluster is published in DNS; nil if it is not.
 	published atomic.Pointer[[]admin.DNSPublication]
 
 	peersWake, trustWake, contractsWake *waker
 	timing                              leader.Timing
 	lease                               *leader.Lease
-	// serving is while this agent leads, standsBy since its caches are filled.
+	// serving is true while this agent leads, standsBy once its caches are filled.
 	serving, standsBy atomic.Bool
 }
 
-// Run runs the agent until ctx ends. One agent of a cluster leads and serves;
-// others wait.
+// Run runs the agent until ctx ends. One agent of a cluster leads and serves; the others wait.
 func Run(ctx context.Context, cfg Config) error {
 	a := &agent{
 		cfg: cfg, log: cfg.Log, bundles: identity.NewBundles(),
@@ -141,12 +140,12 @@ func (a *agent) name() string {
 	return cmp.Or(a.cfg.ClusterName, a.source.ID().Short())
 }
 
-// serviceNames and ownAddresses are where the cluster's own people reach the agent.
+// serviceNames and ownAddresses are where the cluster's administrators reach the agent.
 func (a *agent) serviceNames() []string {
 	return []string{"entente-agent." + a.cfg.Namespace + ".svc", "entente-agent", "localhost"}
 }
 
-// fabricNames are how readers of nodes' metrics know these.
+// fabricNames are the names by which readers of nodes' metrics verify the nodes.
 func (a *agent) fabricNames() []string {
 	return []string{"entente-fabric." + a.cfg.Namespace + ".svc", "entente-fabric"}
 }
@@ -155,12 +154,11 @@ func (a *agent) ownAddresses() []netip.Addr {
 	return []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}
 }
 
-// endpoints returns where this cluster can be dialled; none if that is not
-// known now.
+// endpoints returns where this cluster can be dialled; empty if that is not known now.
 func (a *agent) endpoints() []string {
-	out, err := endpoints(context.Background(), a.mgr.GetCache(), &a.cfg) //nolint:forbidigo // a cache answers at once
+	out, err := endpoints(context.Background(), a.mgr.GetCache(), &a.cfg) //nolint:forbidigo // a read from a cache does not block
 	if err != nil {
-		a.log.Warn("cannot tell where this cluster can be dialled", "err", err)
+		a.log.Warn("cannot find out where this cluster can be dialled", "err", err)
 	}
 	return out
 }
@@ -199,8 +197,8 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	return nil
 }
 
-// half returns this cluster's half of the preshared key with a number and a peer, derived
-// (RFC 5869) so that it is the same after a restart.
+// half returns this cluster's half of the preshared key with a number and a peer, derived (RFC 5869) so that it is
+// the same after a restart.
 func (a *agent) half(peer peering.ClusterID, number uint64) peering.PresharedHalf {
 	info := "entente tunnel preshared half " + string(peer)
 	if number > 0 {
@@ -225,7 +223,7 @@ func (a *agent) reconcileGateways(context.Context) error {
 	return a.gateways.SetupWithManager(a.mgr)
 }
 
-// directPods returns which of the pods on each node peers are told, in the prefixes that they know.
+// directPods returns which of the pods on each node are announced to peers, in the prefixes that they know.
 func (a *agent) directPods(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
 	known, _, err := a.states.Prefixes(ctx)
 	if err != nil {
@@ -249,8 +247,8 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 	return errors.Join(a.peers.SetupWithManager(a.mgr), a.registerPeerMetrics(aliasPool))
 }
 
-// readdressed has what was made of a peer's addresses made again: the endpoints of its
-// Services here, and the addresses of this cluster's pods there.
+// readdressed updates what depends on a peer's addresses: the endpoints of its Services here, and the addresses of
+// this cluster's pods there.
 func (a *agent) readdressed(peer peering.ClusterID) {
 	a.offloaded.Refresh(peer)
 	a.nodes.readdressed(peer)

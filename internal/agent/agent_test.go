@@ -67,7 +67,7 @@ func TestServiceEndpointsFollowTheServiceType(t *testing.T) {
 			want:    []string{"192.0.2.7:7443", "lb.example:7443"},
 		},
 		"a ClusterIP cannot be dialled":         {service: service(corev1.ServiceTypeClusterIP), nodes: many},
-		"no more than a peer may be told":       {service: service(corev1.ServiceTypeNodePort), nodes: many, count: peering.MaxEndpoints},
+		"as many as a peer may be sent":         {service: service(corev1.ServiceTypeNodePort), nodes: many, count: peering.MaxEndpoints},
 		"a Service without our port is nothing": {service: &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}, nodes: many},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 		"a pod that is known by itself":       {translate: a.home, peer: "p", in: "10.201.0.7", want: "10.248.0.7"},
 		"a host that is known by itself":      {translate: a.home, peer: "p", in: "192.168.5.1", want: "10.248.0.5"},
 		"its neighbour is not":                {translate: a.home, peer: "p", in: "10.201.0.8"},
-		"what is not the peer's is nobody's":  {translate: a.home, peer: "p", in: "10.9.3.4"},
+		"an address that is not the peer's":   {translate: a.home, peer: "p", in: "10.9.3.4"},
 		"this cluster's, as the peer has it":  {translate: a.own, peer: "p", in: "10.250.3.4", want: "10.200.3.4"},
 		"another's, as this cluster has it":   {translate: a.own, peer: "p", in: "10.240.3.4"},
 		"a stranger knows none of this one's": {translate: a.own, peer: "x", in: "10.250.3.4"},
@@ -129,7 +129,7 @@ func TestALostLeaseSaysWhatHappened(t *testing.T) {
 	lost := errors.New("leader election lost")
 	err := a.leaseLost(lost)
 	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "entente-system/entente-agent") || !strings.Contains(err.Error(), "restarted") {
-		t.Errorf("it says %v", err)
+		t.Errorf("the error is %v", err)
 	}
 }
 

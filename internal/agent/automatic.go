@@ -18,8 +18,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// peerByPolicy builds what peers with clusters that discovery finds, where a policy says
-// so.
+// peerByPolicy builds automatic peering with clusters that discovery finds, as policies say.
 func (a *agent) peerByPolicy(ctx context.Context) error {
 	wake, secrets := notify.New(), notify.New()
 	for _, kind := range []ctrlclient.Object{
@@ -45,7 +44,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 	}
 	a.announces = func() bool {
 		announces, err := a.automatic.Announces(ctx)
-		return err == nil && announces // it is asked again soon
+		return err == nil && announces // it is read again soon
 	}
 	a.groups.Secret, a.groups.Admit = a.automatic.GroupSecret, a.automatic.Admit
 	a.groups.Begun = a.automatic.GroupProofStarted
@@ -53,12 +52,12 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 	return a.mgr.Add(a.automatic)
 }
 
-// firstAttempt returns what the first has to say that says anything.
+// firstAttempt returns the first attempt that is not empty.
 func firstAttempt(all ...func(*v1alpha1.ForeignCluster) trust.Attempt) func(*v1alpha1.ForeignCluster) trust.Attempt {
 	return func(fc *v1alpha1.ForeignCluster) trust.Attempt {
 		for _, attempt := range all {
-			if said := attempt(fc); said.Reason != "" {
-				return said
+			if a := attempt(fc); a.Reason != "" {
+				return a
 			}
 		}
 		return trust.Attempt{}

@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// awaitAPIServer returns when the API server answers. An agent that ended instead would be started
-// again after longer and longer pauses, up to five minutes, and so be away for as long after an
-// outage. It is alive meanwhile, and not ready.
+// awaitAPIServer returns when the API server responds. An agent that ended instead would be restarted after longer
+// and longer pauses, up to five minutes, and so be down for as long after an outage. Meanwhile it is alive, and not
+// ready.
 func (a *agent) awaitAPIServer(ctx context.Context) error {
 	if a.askVersion(ctx) == nil {
 		return nil
@@ -27,21 +27,21 @@ func (a *agent) awaitAPIServer(ctx context.Context) error {
 	}
 	health := &http.Server{ReadHeaderTimeout: awaitTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
-			http.Error(w, "the API server does not answer yet", http.StatusServiceUnavailable)
+			http.Error(w, "the API server does not respond yet", http.StatusServiceUnavailable)
 		}
 	})}
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	serving.Go(func() { _ = health.Serve(listener) })
 	defer func() { _ = health.Close() }()
-	for said := (time.Time{}); ; {
+	for logged := (time.Time{}); ; {
 		err := a.askVersion(ctx)
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if time.Since(said) > awaitSay {
-			a.log.Warn("the API server does not answer; the agent waits for it", "err", err)
-			said = time.Now()
+		if time.Since(logged) > awaitLogPause {
+			a.log.Warn("the API server does not respond; the agent waits for it", "err", err)
+			logged = time.Now()
 		}
 		if !notify.Pause(ctx, awaitPause) {
 			return ctx.Err()
@@ -49,13 +49,13 @@ func (a *agent) awaitAPIServer(ctx context.Context) error {
 	}
 }
 
-// askVersion asks the API server for its version. Any answer will do, a refusal too.
+// askVersion asks the API server for its version. Any response will do, a refusal too.
 func (a *agent) askVersion(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
 	err := a.kubernetes.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		return nil // it answered
+		return nil // it responded
 	}
 	return err
 }

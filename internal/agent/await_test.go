@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// free returns an address on which nobody listens.
+// free returns an address on which no process listens.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -24,7 +24,7 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// While no API server answers the agent is alive, not ready, and waits; and gives the port of
+// While no API server responds the agent is alive, not ready, and waits; and gives the port of
 // its health back.
 func TestAgentWaitsForItsAPIServer(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestAgentWaitsForItsAPIServer(t *testing.T) {
 	}
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", api)
 	if err != nil {
-		t.Skipf("somebody else took the port: %v", err)
+		t.Skipf("another process took the port: %v", err)
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`, http.StatusForbidden)

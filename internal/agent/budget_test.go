@@ -11,7 +11,7 @@ import (
 )
 
 // TestWritesOfPeersLeaveEtcdRoom: what consumers have here, and all that peers can
-// have written, as consumers, as providers and by what they say, until the API server
+// have written, as consumers, as providers and by their states, until the API server
 // compacts, leave a quarter of what etcd takes by default, and a twentieth if all of
 // it goes at the same time.
 func TestWritesOfPeersLeaveEtcdRoom(t *testing.T) {

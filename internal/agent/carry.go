@@ -17,36 +17,36 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// CarryFor is between which peers this cluster carries sessions.
+// CarryFor selects the peers between which this cluster carries sessions.
 type CarryFor string
 
 const (
-	// CarryForNone is between none.
+	// CarryForNone carries no sessions.
 	CarryForNone CarryFor = "None"
-	// CarryForContracts is between those with which there is a contract that is not closed.
+	// CarryForContracts carries between peers with an open contract.
 	CarryForContracts CarryFor = "Contracts"
-	// CarryForPeers is between all that are trusted.
+	// CarryForPeers carries between all trusted peers.
 	CarryForPeers CarryFor = "Peers"
 )
 
 // CarryConfig is how sessions are carried through third peers.
 type CarryConfig struct {
-	// For is between which peers this cluster carries them.
+	// For selects the peers between which this cluster carries sessions.
 	For CarryFor
-	// Through says that those of this cluster may be carried.
+	// Through allows sessions of this cluster to be carried.
 	Through bool
-	// Rate is how many bytes a second of a peer are carried, AllRate of all.
+	// Rate is how many bytes a second of a peer are carried, AllRate of all peers.
 	Rate, AllRate int
 }
 
-// thirds carries sessions between peers, and has those of this cluster carried.
+// thirds carries sessions between peers, and lets peers carry sessions of this cluster.
 type thirds struct {
 	a       *agent
 	cfg     CarryConfig
-	carrier *carry.Carrier // nil: none are carried
-	// contracted says whether there is a contract with a peer that is not closed. It does not wait.
+	carrier *carry.Carrier // nil if none are carried
+	// contracted reports whether there is an open contract with a peer. It does not block.
 	contracted func(peer peering.ClusterID) bool
-	// listener is where sessions come in that others carry; nil: none do.
+	// listener accepts the sessions that others carry; nil if none do.
 	listener *carry.Listener
 }
 
@@ -78,7 +78,7 @@ func (a *agent) buildThirds(cfg CarryConfig) (*thirds, error) {
 	return t, nil
 }
 
-// connected returns the peers with which there is a session that nobody carries.
+// connected returns the peers with a session that is not carried.
 func (t *thirds) connected() []peering.ClusterID {
 	var out []peering.ClusterID
 	for _, s := range t.a.sessions.Sessions() {
@@ -98,7 +98,7 @@ func (t *thirds) session(peer peering.ClusterID) uint64 {
 	return s.Number
 }
 
-// carriesFor says whether this cluster carries sessions for a peer.
+// carriesFor reports whether this cluster carries sessions for a peer.
 func (t *thirds) carriesFor(peer peering.ClusterID) bool {
 	if !t.a.bundles.Has(peer) {
 		return false
@@ -113,13 +113,13 @@ func (t *thirds) carriesFor(peer peering.ClusterID) bool {
 	return false
 }
 
-// contracted says whether there is a contract with a peer that is not closed.
+// contracted reports whether there is an open contract with a peer.
 func (a *agent) contracted(peer peering.ClusterID) bool {
-	contracts, err := store.ContractsWith(context.Background(), a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once
+	contracts, err := store.ContractsWith(context.Background(), a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a read from a cache does not block
 	return err == nil && slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) })
 }
 
-// capabilities is what a peer is told that this cluster can do for it.
+// capabilities lists what this cluster can do for a peer, as it announces them.
 func (t *thirds) capabilities(peer peering.ClusterID) []string {
 	if t.carrier == nil || !t.carriesFor(peer) {
 		return nil
@@ -158,19 +158,19 @@ func newTarget(from, to peering.ClusterID) *client.CarryTarget {
 
 func (t *thirds) Carry(ctx context.Context, from peering.ClusterID, nonce [16]byte, name [32]byte, s server.CarryStream) error {
 	if t.carrier == nil {
-		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster carries no connections of others (network.relay.forPeers)")
+		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster does not carry connections of others (network.relay.forPeers)")
 	}
 	return t.carrier.Carry(ctx, from, carry.Target{Nonce: nonce, Name: name}, s)
 }
 
 func (t *thirds) Take(ctx context.Context, third peering.ClusterID, s server.CarryStream) error {
 	if t.listener == nil {
-		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster takes no connections that others carry (network.relay.throughPeers)")
+		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster does not accept connections that others carry (network.relay.throughPeers)")
 	}
 	return t.listener.Take(ctx, third, s)
 }
 
-// nameOf returns the name of a peer here, its ID if there is none.
+// nameOf returns the name of a peer here; its ID if it has none.
 func (a *agent) nameOf(id peering.ClusterID) string {
 	if id == "" {
 		return ""

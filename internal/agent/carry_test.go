@@ -28,7 +28,7 @@ import (
 )
 
 // carryNode is one cluster's agent as far as sessions go: its peer API with all of its limits,
-// and its sessions, on loopback. What stands for contracts can be set.
+// and its sessions, on loopback. Which peers have contracts can be set.
 type carryNode struct {
 	*agent
 	stop      func()
@@ -138,7 +138,7 @@ func (n *carryNode) dials(others ...*carryNode) {
 	n.sessions.SetPeers(peers)
 }
 
-// hears has a node hear the state of a peer, which says whether that carries.
+// hears gives a node the state of a peer, which has whether that carries.
 func (n *carryNode) hears(t *testing.T, third *carryNode) {
 	t.Helper()
 	state := &ententev1.PeerState{Sequence: 1, Protocol: peering.Protocol, Capabilities: third.thirds.capabilities(n.source.ID())}
@@ -242,7 +242,7 @@ func TestAThirdPeerCarriesTheSessionOfTwoThatCannotDialEachOther(t *testing.T) {
 	}
 }
 
-// askFor asks a node for a connection, and returns what it says to that.
+// askFor asks a node for a connection, and returns its response.
 func askFor(t *testing.T, from, at *carryNode, target peering.ClusterID) (*client.Carrying, error) {
 	t.Helper()
 	named := newTarget(from.source.ID(), target)
@@ -255,7 +255,7 @@ func askFor(t *testing.T, from, at *carryNode, target peering.ClusterID) (*clien
 	return s, err
 }
 
-func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
+func TestACarrierRevealsNothingOfItsPeers(t *testing.T) {
 	t.Parallel()
 	w := &walls{closed: map[string]bool{}}
 	c := startCarryNode(t, w, CarryConfig{For: CarryForContracts, Through: true})
@@ -273,7 +273,7 @@ func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
 	c.thirds.contracted = func(id peering.ClusterID) bool { n := allowed.Load(); return n == nil || id == n.source.ID() }
 	said := map[string]string{}
 	for name, target := range map[string]*carryNode{
-		"that takes no connections": b, "of which there is no session": away, "that is not known": stranger, "that is itself": a, "that is who is asked": c,
+		"that takes no connections": b, "without a session": away, "that is not known": stranger, "that is itself": a, "that is the caller": c,
 	} {
 		_, err := askFor(t, a, c, target.source.ID())
 		if wire.ReasonOf(err) != peering.ReasonPolicyRefused {
@@ -289,7 +289,7 @@ func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
 	_, err = askFor(t, a, c, b.source.ID())
 	said[err.Error()] = "where the caller has none"
 	if len(said) != 1 {
-		t.Errorf("the answers differ: %v", said)
+		t.Errorf("the responses differ: %v", said)
 	}
 }
 

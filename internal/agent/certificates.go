@@ -31,13 +31,13 @@ func (a *agent) identify(ctx context.Context, leafLife time.Duration) error {
 	return a.publishCA(ctx)
 }
 
-// publishCA tells clients of the admin API by which roots to know it.
+// publishCA publishes the roots by which clients of the admin API verify it.
 func (a *agent) publishCA(ctx context.Context) error {
 	return store.PublishCA(ctx, a.direct, a.cfg.Namespace, CAConfigMap, CAKey, a.source.Identity().RootPEM())
 }
 
-// keepCertificates keeps certificates fresh while this agent leads. Another agent may have
-// led before and replaced the key.
+// keepCertificates renews certificates while this agent leads. Another agent may have led before and replaced the
+// key.
 func (a *agent) keepCertificates(ctx context.Context) error {
 	id, err := store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now())
 	if err != nil {
@@ -57,7 +57,7 @@ func (a *agent) keepCertificates(ctx context.Context) error {
 			if err := a.publishCA(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("cannot publish the roots of the admin API", "err", err)
 			}
-			// There is a new leaf at half of the life of the one before.
+			// A new leaf is issued after half of the life of the previous one.
 			if err := a.publishFabricCertificate(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("cannot publish the certificate of the nodes' metrics", "err", err)
 				again = time.After(certificateAgain)
@@ -73,8 +73,8 @@ func (a *agent) keepCertificates(ctx context.Context) error {
 	return a.source.Run(ctx)
 }
 
-// publishFabricCertificate gives nodes a certificate for those who read their metrics. Whoever has
-// a node can speak for all of them to these, and to nobody else.
+// publishFabricCertificate publishes a certificate with which nodes serve their metrics. A client that controls one
+// node can impersonate all nodes to readers of metrics, and to no others.
 func (a *agent) publishFabricCertificate(ctx context.Context) error {
 	if !a.cfg.NodeMetrics {
 		return nil
@@ -96,7 +96,7 @@ func (a *agent) publishFabricCertificate(ctx context.Context) error {
 
 func (a *agent) certificates(context.Context) error { return a.run(a.keepCertificates) }
 
-// kubeletCertificate returns what gives the kubelet API its certificate.
+// kubeletCertificate returns the function that provides the kubelet API's certificate.
 func (a *agent) kubeletCertificate(signer KubeletCertificate) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	switch signer {
 	case OwnCertificate, "":

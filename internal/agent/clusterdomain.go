@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ownResolvConf is how pods are told which resolvers to ask.
+// ownResolvConf is the file that names a pod's resolvers.
 const ownResolvConf = "/etc/resolv.conf"
 
 // findDomain sets this cluster's domain, unless it is configured.
@@ -23,7 +23,7 @@ func (a *agent) findDomain(_ context.Context, configured string) error {
 	}
 	domain, err := clusterDomain(ownResolvConf, a.cfg.Namespace)
 	if err != nil {
-		a.log.Warn("cannot tell the domain of this cluster's Services; pods abroad use the usual one", "domain", peering.DefaultClusterDomain, "err", err)
+		a.log.Warn("cannot find out the domain of this cluster's Services; pods abroad use the usual one", "domain", peering.DefaultClusterDomain, "err", err)
 	}
 	if a.cfg.ClusterDomain = domain; domain == "" {
 		a.cfg.ClusterDomain = peering.DefaultClusterDomain
@@ -31,8 +31,7 @@ func (a *agent) findDomain(_ context.Context, configured string) error {
 	return nil
 }
 
-// clusterDomain returns the domain of the cluster in which a pod of a namespace has a
-// resolv.conf: kubelets name it there.
+// clusterDomain returns the cluster's domain from the resolv.conf of a pod in a namespace: kubelets write it there.
 func clusterDomain(file, namespace string) (string, error) {
 	conf, err := dns.ClientConfigFromFile(file)
 	if err != nil {
@@ -46,8 +45,7 @@ func clusterDomain(file, namespace string) (string, error) {
 	return "", nil
 }
 
-// resolver returns what tells the address of the resolver of consumers' names; nil where
-// this cluster has none.
+// resolver returns a function for the address of the resolver of consumers' names; nil if this cluster has none.
 func (a *agent) resolver(service string) func() (netip.Addr, error) {
 	if service == "" {
 		return nil
@@ -55,7 +53,7 @@ func (a *agent) resolver(service string) func() (netip.Addr, error) {
 	return func() (netip.Addr, error) {
 		var s corev1.Service
 		key := client.ObjectKey{Namespace: a.cfg.Namespace, Name: service}
-		if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
+		if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a read from a cache does not block
 			return netip.Addr{}, fmt.Errorf("read Service %s: %w", key, err)
 		}
 		address, err := netip.ParseAddr(s.Spec.ClusterIP)

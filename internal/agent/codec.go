@@ -7,7 +7,7 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 )
 
-// answers makes gRPC refuse answers of peers that would become much larger by being decoded.
-func answers() grpc.CallOption {
+// boundedResponses makes gRPC refuse responses of peers that would become much larger by being decoded.
+func boundedResponses() grpc.CallOption {
 	return grpc.ForceCodecV2(wire.Codec(func(_ proto.Message, err error) error { return err }))
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
-	codec := answers().(grpc.ForceCodecV2CallOption).CodecV2
+func TestResponsesThatWouldGrowAreRefused(t *testing.T) {
+	codec := boundedResponses().(grpc.ForceCodecV2CallOption).CodecV2
 	honest := &ententev1.PeerState{Sequence: 7, Endpoints: []string{"a:1"}}
 	encoded, err := proto.Marshal(honest)
 	if err != nil {
@@ -22,7 +22,7 @@ func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
 	}
 	var got ententev1.PeerState
 	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &got); err != nil || !proto.Equal(&got, honest) {
-		t.Errorf("an honest answer became %v, %v", &got, err)
+		t.Errorf("an honest response became %v, %v", &got, err)
 	}
 	// Contracts without anything in them: two bytes each here, many in memory.
 	bomb := bytes.Repeat([]byte{7<<3 | 2, 0}, 1<<20)
@@ -30,6 +30,6 @@ func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
 		t.Errorf("a million empty contracts: %v", err)
 	}
 	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer([]byte{0xff})}, &got); err == nil {
-		t.Error("what is no message was taken")
+		t.Error("a malformed message was accepted")
 	}
 }

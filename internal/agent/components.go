@@ -10,13 +10,13 @@ import (
 // component is a part of the agent, as its configuration decides it.
 type component struct {
 	Name string
-	// Config is what the configuration says of this part; nil for nothing.
+	// Config is the configuration of this part; nil if it has none.
 	Config any
 
 	build func(*agent, context.Context) error
 }
 
-// What the configuration says of parts, where that is more than one value.
+// Configurations of parts that have more than one value.
 type (
 	statesConfig struct {
 		PodCIDRs, ServiceCIDRs []netip.Prefix
@@ -86,7 +86,7 @@ func part(name string, build func(*agent, context.Context) error) component {
 	return component{Name: name, build: build}
 }
 
-// configured returns a part that is built with just what its Config says.
+// configured returns a part that is built with its Config alone.
 func configured[C any](name string, config C, build func(*agent, context.Context, C) error) component {
 	return component{Name: name, Config: config, build: func(a *agent, ctx context.Context) error { return build(a, ctx, config) }}
 }

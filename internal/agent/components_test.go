@@ -76,7 +76,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		want   []component
 	}{
 		"without options there is no discovery": {change: func(*Config) {}, want: least},
-		"servers listen where they are told to": {
+		"servers listen where the configuration says": {
 			change: func(c *Config) {
 				c.PeerAddress, c.AdminAddress, c.KubeletAddress, c.HealthAddress, c.MetricsAddress = "a:1", "a:2", "a:3", "a:4", "a:5"
 			},

@@ -39,14 +39,14 @@ func (a *agent) reconcileRequests(context.Context) error {
 	return a.requests.SetupWithManager(a.mgr)
 }
 
-// answers returns what answers peers about contracts.
+// contractCalls builds what serves calls of peers about contracts.
 func (a *agent) contractCalls() *controller.ContractCalls {
 	return &controller.ContractCalls{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Budget: a.states.Budget, Events: a.events, Now: time.Now,
 	}
 }
 
-// reconcileOrphans asks the other sides about contracts that they do not mention.
+// reconcileOrphans asks peers about contracts that they do not report.
 func (a *agent) reconcileOrphans(context.Context) error {
 	orphans := &controller.Orphans{
 		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: a.counterpart, Now: time.Now,
@@ -54,7 +54,7 @@ func (a *agent) reconcileOrphans(context.Context) error {
 	return orphans.SetupWithManager(a.mgr)
 }
 
-// reconcileContracts keeps contracts and counts what is used of them.
+// reconcileContracts reconciles contracts and meters their use.
 func (a *agent) reconcileContracts(ctx context.Context) error {
 	contracts := &controller.Contracts{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Offloaded: offloaded{a.offloaded}, Counterpart: a.counterpart,
@@ -63,7 +63,7 @@ func (a *agent) reconcileContracts(ctx context.Context) error {
 	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
 }
 
-// keepCount keeps the contracts' meters when the agent stops.
+// keepCount stores the contracts' meters when the agent stops.
 func keepCount(contracts *controller.Contracts) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
@@ -91,8 +91,7 @@ type contractCache struct {
 	homeAPI func() *podspec.HomeAPI
 }
 
-// state returns the contract as a value. What is asked for is what was signed:
-// the envelope, not the readable copy.
+// state returns the contract as a value. It is read from the signed envelope, not from the readable copy.
 func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, peering.Terms, bool) {
 	stored, ok := c.provider.Granted(id)
 	if !ok {
@@ -165,12 +164,12 @@ func (o offloaded) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error
 // prometheus.Collector.
 type contractMetrics struct {
 	reader ctrlclient.Reader
-	// timeout bounds one look into the cache, which is not there at the very start.
+	// timeout bounds one read of the cache, which does not exist at the very start.
 	timeout                   time.Duration
 	notBefore, notAfter, used *prometheus.Desc
 }
 
-// registerMetrics makes the contracts' metrics show beside the others.
+// registerMetrics registers the contracts' metrics.
 func (a *agent) registerMetrics() error {
 	labels := []string{"contract", "role", "peer"}
 	return register(&contractMetrics{
@@ -193,7 +192,7 @@ func (m *contractMetrics) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	var list v1alpha1.ContractList
 	if err := m.reader.List(ctx, &list); err != nil {
-		return // the next look tells
+		return // the next scrape has it
 	}
 	for i := range list.Items {
 		c := &list.Items[i]

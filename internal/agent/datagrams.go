@@ -22,23 +22,23 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// carrying is what the agent knows of tunnels whose datagrams it carries.
+// carrying is the state of tunnels whose datagrams the agent carries.
 type carrying struct {
 	hub *datagrams.Hub
-	// tunnels is the cluster IDs of the peers that have one.
+	// tunnels is the cluster IDs of the peers that have a tunnel.
 	tunnels atomic.Pointer[map[string]bool]
-	// keys is what the fabric's Secret has.
+	// keys is the content of the fabric's Secret.
 	keys *lastKnown[map[string][]byte]
 }
 
-// relayDatagrams carries datagrams of tunnels over sessions, where gateways ask for it.
+// relayDatagrams carries datagrams of tunnels over sessions, if gateways ask for it.
 func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
 	if cfg.Address == "" {
 		return nil
 	}
 	c := &carrying{}
 	c.tunnels.Store(&map[string]bool{})
-	c.keys = &lastKnown[map[string][]byte]{now: time.Now, log: a.log, every: keysLook, what: "the preshared keys of tunnels", ask: func(ctx context.Context) (map[string][]byte, error) {
+	c.keys = &lastKnown[map[string][]byte]{now: time.Now, log: a.log, every: keysPause, what: "the preshared keys of tunnels", ask: func(ctx context.Context) (map[string][]byte, error) {
 		var secret corev1.Secret
 		err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.cfg.Namespace, Name: v1alpha1.FabricSecret}, &secret)
 		if err != nil {
@@ -94,7 +94,7 @@ func (c *carrying) follow(ctx context.Context, cache client.Reader, changed noti
 
 func (c *carrying) carries(peer string) bool { return (*c.tunnels.Load())[peer] }
 
-// key returns the key of a peer's links, which follows from the tunnel's.
+// key returns the key of a peer's links, which is derived from the tunnel's.
 func (c *carrying) key(ctx context.Context, peer string) (datagrams.Key, bool) {
 	if !c.carries(peer) {
 		return datagrams.Key{}, false
@@ -107,7 +107,7 @@ func (c *carrying) key(ctx context.Context, peer string) (datagrams.Key, bool) {
 	return key, err == nil
 }
 
-// isGateway says whether a gateway of this cluster has a WireGuard public key.
+// isGateway reports whether a WireGuard public key belongs to a gateway of this cluster.
 func (a *agent) isGateway(ctx context.Context, publicKey [32]byte) bool {
 	text := base64.StdEncoding.EncodeToString(publicKey[:])
 	var nodes v1alpha1.FabricNodeList
@@ -117,7 +117,7 @@ func (a *agent) isGateway(ctx context.Context, publicKey [32]byte) bool {
 	return slices.ContainsFunc(nodes.Items, func(n v1alpha1.FabricNode) bool { return n.Spec.Gateway && n.Status.PublicKey == text })
 }
 
-// datagramsOfPeers is what takes peers' datagrams; nil if nothing does.
+// datagramsOfPeers returns the receiver of peers' datagrams; nil if there is none.
 func (a *agent) datagramsOfPeers() server.Datagrams {
 	if a.carrying == nil {
 		return nil

@@ -22,17 +22,16 @@ import (
 	"github.com/entente-dev/entente/internal/sightings"
 )
 
-// discovery builds what knows which addresses may be dialled, and where what is found in
-// domains comes to.
+// discovery builds the checks of which addresses may be dialled, and the browsing of domains.
 func (a *agent) discovery(context.Context) error {
-	a.own = &lastKnown[[]netip.Prefix]{now: time.Now, log: a.log, what: "which addresses nobody may lead this cluster to", ask: func(ctx context.Context) ([]netip.Prefix, error) {
+	a.own = &lastKnown[[]netip.Prefix]{now: time.Now, log: a.log, what: "which addresses no other cluster may name", ask: func(ctx context.Context) ([]netip.Prefix, error) {
 		return ownRanges(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
 	a.found, a.foundChanged = &browse.Domains{Now: time.Now, Log: a.log, Dialable: a.dialable}, notify.New()
 	return nil
 }
 
-// dialable returns those of endpoints that discovery found which may be dialled now.
+// dialable returns those of the discovered endpoints that may be dialled now.
 func (a *agent) dialable(endpoints []string) []string {
 	own, err := a.own.get(context.Background()) //nolint:forbidigo // it has a timeout
 	if err != nil {
@@ -43,12 +42,12 @@ func (a *agent) dialable(endpoints []string) []string {
 
 func (a *agent) mayDial(endpoint string) bool { return len(a.dialable([]string{endpoint})) > 0 }
 
-// browseDomains looks for clusters in domains. What is malformed is reported and left out:
-// no peering ends because of it.
+// browseDomains discovers clusters in domains. Malformed configuration is reported and left out: it does not end
+// any peering.
 func (a *agent) browseDomains(_ context.Context, cfg domainsConfig) error {
 	a.found.Browser, a.problems = browse.NewBrowser(cfg.Domains, cfg.Resolvers, func(dnssd.Domain) { a.foundChanged.Notify() })
 	if len(a.problems) > 0 {
-		a.log.Error("discovery in domains is not as it was configured", "problems", a.problems)
+		a.log.Error("the configuration of discovery in domains has problems", "problems", a.problems)
 	}
 	if a.found.Browser == nil {
 		return nil
@@ -56,15 +55,15 @@ func (a *agent) browseDomains(_ context.Context, cfg domainsConfig) error {
 	return a.run(a.found.Run)
 }
 
-// watchLANs looks at what the fabrics of nodes find on LANs.
+// watchLANs collects what the fabrics of nodes find on LANs.
 func (a *agent) watchLANs(ctx context.Context) error {
 	a.lans = &browse.LANs{Reader: a.mgr.GetCache(), Now: time.Now, Log: a.log, Dialable: a.dialable}
 	_, err := kube.OnChange(ctx, a.mgr.GetCache(), &v1alpha1.NodeDiscovery{}, kube.NewVersion, a.foundChanged.Notify)
 	return err
 }
 
-// recordSightings keeps in ForeignClusters what discovery finds. With discovery off what
-// was found before is removed.
+// recordSightings records in ForeignClusters what discovery finds. With discovery off, former sightings are
+// removed.
 func (a *agent) recordSightings(context.Context) error {
 	snapshot := a.found.Snapshot
 	if a.lans != nil {
@@ -75,9 +74,8 @@ func (a *agent) recordSightings(context.Context) error {
 	})
 }
 
-// ownRanges is addresses that nobody outside names for this cluster to dial: its
-// API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached
-// already.
+// ownRanges returns addresses that this cluster does not dial when others name them: its API server, its Services
+// and pods, its nodes, and its peers' pods. Nodes are cached already.
 func ownRanges(ctx context.Context, cached, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
 	out, err := closedRanges(ctx, direct, services, cfg)
 	if err != nil {
@@ -85,13 +83,13 @@ func ownRanges(ctx context.Context, cached, direct ctrlclient.Reader, services c
 	}
 	var nodes corev1.NodeList
 	if err := cached.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("find out where nodes are: %w", err)
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	pods, addresses := nodeRanges(nodes.Items)
 	return slices.Concat(out, addresses, pods), nil
 }
 
-// nodeRanges is the prefixes of nodes' pods, and their own addresses.
+// nodeRanges returns the prefixes of nodes' pods, and the nodes' own addresses.
 func nodeRanges(nodes []corev1.Node) (pods, addresses []netip.Prefix) {
 	for i := range nodes {
 		for _, address := range nodes[i].Status.Addresses {
@@ -104,8 +102,8 @@ func nodeRanges(nodes []corev1.Node) (pods, addresses []netip.Prefix) {
 	return pods, addresses
 }
 
-// closedRanges is ownRanges but for what nodes say: of EndpointSlices only those of the API
-// server are wanted, so they are asked for.
+// closedRanges is ownRanges without what nodes have. Only the EndpointSlices of the API server are needed, so they
+// are read without a cache.
 func closedRanges(ctx context.Context, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
 	reserved, err := services(ctx)
 	if err != nil {
@@ -124,7 +122,7 @@ func closedRanges(ctx context.Context, direct ctrlclient.Reader, services contro
 	}
 	var endpoints discoveryv1.EndpointSliceList
 	if err := direct.List(ctx, &endpoints, ctrlclient.InNamespace("default"), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
-		return nil, fmt.Errorf("find out where the API server is: %w", err)
+		return nil, fmt.Errorf("list the endpoints of the API server: %w", err)
 	}
 	for i := range endpoints.Items {
 		for _, e := range endpoints.Items[i].Endpoints {

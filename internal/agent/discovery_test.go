@@ -64,10 +64,10 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 		}
 	}
 
-	// An API server that knows no ServiceCIDRs is fine, and one that does not say is not.
+	// An API server without ServiceCIDRs is fine, and one that does not respond is not.
 	for want, err := range map[string]error{
 		"":                                      &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "ServiceCIDR"}},
-		"which prefixes Services have: timeout": errors.New("timeout"),
+		"list service CIDRs: timeout": errors.New("timeout"),
 	} {
 		old := interceptor.NewClient(reader(slice), interceptor.Funcs{
 			List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
@@ -161,11 +161,11 @@ func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
 			}
 			self, err := a.adminSelf(t.Context())
 			if err != nil || !slices.Equal(asked, tc.asked) || len(self.Problems) != len(tc.problems) {
-				t.Fatalf("it looks into %q and says %q, %v", asked, self.Problems, err)
+				t.Fatalf("it browses %q with problems %q, %v", asked, self.Problems, err)
 			}
 			for i, want := range tc.problems {
 				if !strings.Contains(self.Problems[i], want) {
-					t.Errorf("it says %q, want %q", self.Problems[i], want)
+					t.Errorf("the problem is %q, want %q", self.Problems[i], want)
 				}
 			}
 		})
@@ -177,7 +177,7 @@ type runnables struct{ uncached }
 
 func (runnables) Add(manager.Runnable) error { return nil }
 
-// What a resolver says instead of an answer is shown where administrators look.
+// A resolver's error is shown to administrators.
 func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,10 +201,10 @@ func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 			t.Fatalf("there are %+v", states)
 		}
 		if a := states[0]; a.Domain != "a.example" || a.Error != "" || a.Unlisted || !a.Since.IsZero() || time.Since(a.Answered) > 16*time.Minute {
-			t.Errorf("of a domain that answers it says %+v", a)
+			t.Errorf("the state of a domain that responds is %+v", a)
 		}
 		if b := states[1]; b.Domain != "b.example" || b.Error != "it says SERVFAIL" || !b.Unlisted || !b.Since.Equal(began) || !b.Answered.IsZero() {
-			t.Errorf("of a domain that fails since %s it says %+v", began, b)
+			t.Errorf("the state of a domain that fails since %s is %+v", began, b)
 		}
 		if list := domainStates(nil); list != nil {
 			t.Errorf("with discovery off there are %+v", list)

@@ -17,8 +17,7 @@ import (
 // peerPort is the name of the Service port that leads to the peer API.
 const peerPort = "peer"
 
-// endpoints returns where this cluster's peer API can be dialled: as configured,
-// or else as the peer Service says.
+// endpoints returns where this cluster's peer API can be dialled: as configured, or otherwise by the peer Service.
 func endpoints(ctx context.Context, c client.Reader, cfg *Config) ([]string, error) {
 	if len(cfg.PeerEndpoints) > 0 || cfg.PeerService == "" {
 		return cfg.PeerEndpoints, nil
@@ -32,7 +31,7 @@ func endpoints(ctx context.Context, c client.Reader, cfg *Config) ([]string, err
 	}
 	var nodes corev1.NodeList
 	if service.Spec.Type == corev1.ServiceTypeNodePort {
-		// All are looked at each few seconds, and only read.
+		// The list is only read, every few seconds.
 		if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
 		}
@@ -40,9 +39,9 @@ func endpoints(ctx context.Context, c client.Reader, cfg *Config) ([]string, err
 	return ServiceEndpoints(&service, nodes.Items), nil
 }
 
-// ServiceEndpoints returns where a Service's peer port can be dialled from
-// outside the cluster, best first, at most as many as a peer may be told: its
-// load balancers, or a port of each ready node. A ClusterIP cannot be dialled.
+// ServiceEndpoints returns where a Service's peer port can be dialled from outside the cluster, best first, at most
+// as many as may be announced to a peer: its load balancers, or a port of each ready node. A ClusterIP cannot be
+// dialled.
 func ServiceEndpoints(service *corev1.Service, nodes []corev1.Node) []string {
 	i := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == peerPort })
 	if i < 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// exposed returns what a peer may reach: as a consumer the pods that it runs
-// here, as a provider what our pods there need.
+// exposed returns what a peer may reach: as a consumer the pods that it runs here, as a provider what our pods
+// there need.
 func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error) {
 	var own exposure.Reachable
 	var err error
@@ -67,17 +67,16 @@ func (a *agent) passesTo(ctx context.Context, peer peering.ClusterID) []string {
 	return transit.Agreed(fc, list.Items)
 }
 
-// exposureChanged has the tunnel to a peer written, and those to the peers that reach this
-// cluster's pods there through it.
+// exposureChanged updates the tunnel to a peer, and the tunnels to the peers that reach this cluster's pods there
+// through it.
 func (a *agent) exposureChanged(peer peering.ClusterID) {
 	a.wakePeer(peer)
-	for _, third := range a.passesTo(context.Background(), peer) { //nolint:forbidigo // a cache answers at once
+	for _, third := range a.passesTo(context.Background(), peer) { //nolint:forbidigo // a read from a cache does not block
 		a.wakePeer(peering.ClusterID(third))
 	}
 }
 
-// exposedBy returns what one contract exposes, as far as that is known, and whether
-// that is all.
+// exposedBy returns what one contract exposes, as far as that is known, and whether that is all.
 func (a *agent) exposedBy(c *v1alpha1.Contract, own exposure.Reachable) ([]allow.Exposed, bool) {
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return a.nodes.exposed(c.Name, own)

@@ -10,8 +10,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// newGroups builds what proves, to others and of others, that they hold the secret of a
-// group. peerByPolicy adds Secret, Admit and Failed, which are those of policies.
+// newGroups builds what proves that this cluster has the secret of a group, and checks others' proofs. peerByPolicy
+// adds Secret, Admit and Failed, which read policies.
 func (a *agent) newGroups() *trust.Groups {
 	return &trust.Groups{
 		Self: a.source.ID(), Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Now: time.Now,

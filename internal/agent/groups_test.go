@@ -51,7 +51,7 @@ func infoOf(s *identity.Source) identity.ClusterInfo {
 	return identity.ClusterInfo{Name: s.ID().Short(), Bundle: s.Identity().TrustBundle()}
 }
 
-// newMember starts a cluster with a secret of the group; none is no policy that names it.
+// newMember starts a cluster with a secret of the group; empty means that no policy names it.
 func newMember(t *testing.T, secret string) *member {
 	t.Helper()
 	m := &member{source: newSource(t)}
@@ -115,7 +115,7 @@ func newMember(t *testing.T, secret string) *member {
 	return m
 }
 
-// saw returns whom it admitted, and with whom a run failed.
+// saw returns the clusters that it admitted, and those with which a run failed.
 func (m *member) saw() (admitted, failed []peering.ClusterID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +198,7 @@ func TestAProofIsWorthNothingOverAnotherConnection(t *testing.T) {
 	if _, err := client.Prove(t.Context(), client.ProveConfig{
 		Endpoint: recorded.serve(t, office), ID: recorded.as.ID(), Source: home, Self: infoOf(home), Group: blue, Secret: pake.Secret(ourSecret),
 	}); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
-		t.Fatalf("through somebody in between: %v", err)
+		t.Fatalf("through an interceptor: %v", err)
 	}
 	share, confirmation := recorded.request.GetShare(), recorded.response.GetConfirmation()
 	for name, c := range map[string][]byte{"the confirmation of the other side": confirmation, "one of zeros": make([]byte, 64), "none": nil} {
@@ -289,20 +289,20 @@ func (c channelled) ClientHandshake(ctx context.Context, authority string, raw n
 
 func (c channelled) Clone() credentials.TransportCredentials { return c }
 
-// recording is somebody between two clusters, with a key of its own to each, who passes on
-// what they say.
+// recording is an interceptor between two clusters, with a key of its own to each, that passes on
+// their messages.
 type recording struct {
 	ententev1.UnimplementedTrustServiceServer
 	as   *identity.Source
 	next ententev1.TrustServiceClient
-	// change spoils the answer that it passes on; nil leaves it.
+	// change alters the response that it passes on; nil does not.
 	change func(*ententev1.ProveResponse)
 
 	request  *ententev1.ProveRequest
 	response *ententev1.ProveResponse
 }
 
-// serve makes it stand before a member.
+// serve puts it in front of a member.
 func (r *recording) serve(t *testing.T, before *member) string {
 	t.Helper()
 	r.as = newSource(t)
@@ -319,7 +319,7 @@ func (r *recording) serve(t *testing.T, before *member) string {
 }
 
 func (r *recording) Prove(ctx context.Context, req *ententev1.ProveRequest) (*ententev1.ProveResponse, error) {
-	// It can say to be nobody but who it is: of the roots of another it does not get past
+	// It can claim no identity but its own: of the roots of another it does not get past
 	// the first check.
 	r.request = req
 	own := wire.ClusterInfoTo(infoOf(r.as))
@@ -349,7 +349,7 @@ func TestAManInTheMiddleIsTrustedByNeither(t *testing.T) {
 		m.admits(t)
 		m.failedWith(t, mallory.as.ID())
 	}
-	// At the address of the office, to who wants the office.
+	// At the address of the office, for a caller that wants the office.
 	if err := home.Join(t.Context(), blue, endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("home wants the office: %v", err)
 	}
@@ -358,8 +358,8 @@ func TestAManInTheMiddleIsTrustedByNeither(t *testing.T) {
 
 func TestGroupMessagesAreNotReflected(t *testing.T) {
 	home := newMember(t, ourSecret)
-	// Before home itself stands somebody: what home says as the one that calls comes back
-	// to it as from another, and the answer, too.
+	// An interceptor is in front of home itself: what home sends as the caller comes back
+	// to it as from another, and the response, too.
 	mallory := &recording{}
 	endpoint := mallory.serve(t, home)
 	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
@@ -380,7 +380,7 @@ func TestWeakSharesAreRefused(t *testing.T) {
 	for name, share := range bad {
 		mallory := &recording{change: func(r *ententev1.ProveResponse) { r.Share = share }}
 		if err := home.Join(t.Context(), blue, mallory.serve(t, office), mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonResponseInvalid {
-			t.Errorf("%s, of who answers: %v", name, err)
+			t.Errorf("%s, of the one that responds: %v", name, err)
 		}
 		caller := newSource(t)
 		_, err := office.as(t, caller).Prove(t.Context(), &ententev1.ProveRequest{Cluster: wire.ClusterInfoTo(infoOf(caller)), Group: blue, Share: share})
@@ -394,11 +394,11 @@ func TestWeakSharesAreRefused(t *testing.T) {
 
 func TestTheGroupSecretDoesNotProveAnID(t *testing.T) {
 	home, office, mallory := newMember(t, ourSecret), newMember(t, ourSecret), newMember(t, ourSecret)
-	// At the office's address answers somebody who has the secret and not the office's key.
+	// At the office's address responds a cluster that has the secret and not the office's key.
 	if err := home.Join(t.Context(), blue, mallory.endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("got %v", err)
 	}
-	// Somebody who has the secret says to be the office.
+	// A cluster that has the secret claims to be the office.
 	_, err := client.Prove(t.Context(), client.ProveConfig{
 		Endpoint: home.endpoint, ID: home.source.ID(), Source: mallory.source, Self: infoOf(office.source), Group: blue, Secret: pake.Secret(ourSecret),
 	})

@@ -25,15 +25,15 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// homeAPI answers pods of this cluster that peers run. It implements server.HomeAPI.
+// homeAPI serves pods of this cluster that peers run. It implements server.HomeAPI.
 type homeAPI struct{ *homeapi.Home }
 
 func (h homeAPI) Connect(ctx context.Context, provider peering.ClusterID, contract, uid string, s server.CarryStream) error {
 	return h.Home.Connect(ctx, provider, contract, uid, s)
 }
 
-// buildHomeAPI builds both halves: what answers this cluster's pods abroad, and what carries
-// connections of pods that run here to their homes.
+// buildHomeAPI builds both halves: one serves this cluster's pods abroad, the other carries connections of pods
+// that run here to their homes.
 func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	var err error
 	a.home, err = homeapi.NewHome(homeapi.HomeConfig{
@@ -73,7 +73,7 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	return errors.Join(register(abroad.Collectors()...), a.run(abroad.Run))
 }
 
-// register has metrics served.
+// register registers metrics with the manager's registry.
 func register(all ...prometheus.Collector) error {
 	for _, c := range all {
 		if err := metrics.Registry.Register(c); err != nil {
@@ -83,8 +83,7 @@ func register(all ...prometheus.Collector) error {
 	return nil
 }
 
-// pod returns the pod of a UID that is on the virtual node of a contract with a provider, nil if
-// there is none.
+// pod returns the pod with a UID on the virtual node of a contract with a provider; nil if there is none.
 func (n *nodes) pod(provider peering.ClusterID, contract, uid string) *corev1.Pod {
 	v := n.of(contract)
 	if v == nil || v.spec.Peer != provider {
@@ -93,9 +92,9 @@ func (n *nodes) pod(provider peering.ClusterID, contract, uid string) *corev1.Po
 	return v.node.Pod(uid)
 }
 
-// offloading returns the NamespaceOffloading of a namespace, nil if there is none.
+// offloading returns the NamespaceOffloading of a namespace; nil if there is none.
 func (a *agent) offloading(namespace string) *v1alpha1.NamespaceOffloading {
-	o, _ := a.offloadingOf(context.Background(), namespace) //nolint:forbidigo // a cache answers at once
+	o, _ := a.offloadingOf(context.Background(), namespace) //nolint:forbidigo // a read from a cache does not block
 	return o
 }
 
@@ -103,14 +102,14 @@ func (a *agent) offloading(namespace string) *v1alpha1.NamespaceOffloading {
 func (a *agent) homeAPIAddresses() []netip.Addr {
 	var s corev1.Service
 	key := ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: a.cfg.HomeAPI.Service}
-	if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
-		a.log.Warn("cannot tell where pods of consumers reach their home's API", "service", key, "err", err)
+	if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a read from a cache does not block
+		a.log.Warn("cannot find out where pods of consumers reach their home's API", "service", key, "err", err)
 		return nil
 	}
 	return kube.Addrs(s.Spec.ClusterIPs)
 }
 
-// homeAPIHere returns how pods here reach the API servers of their homes, nil if none do.
+// homeAPIHere returns how pods here reach the API servers of their homes; nil if they do not.
 func (a *agent) homeAPIHere() *podspec.HomeAPI {
 	if a.cfg.HomeAPI.Address == "" {
 		return nil
@@ -122,8 +121,8 @@ func (a *agent) homeAPIHere() *podspec.HomeAPI {
 	return &podspec.HomeAPI{Address: addresses[0], CA: string(a.source.Identity().RootPEM())}
 }
 
-// homeAPITLS has a certificate for the addresses of the Service, which may be made, or made again,
-// later than the agent, and for the names of the API server.
+// homeAPITLS has a certificate for the names of the API server and the addresses of the Service, which may be
+// created, or created again, later than the agent.
 func (a *agent) homeAPITLS() *tls.Config {
 	var mu sync.Mutex
 	var last []netip.Addr

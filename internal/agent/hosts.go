@@ -14,20 +14,19 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 )
 
-// hostRefusal says why an address may not be exported; empty if it may. allowed is what the
-// administrator allows, closed what nobody may export whatever is allowed, and nodes the
-// addresses of nodes: what listens there trusts whoever gets so far, so each has to be allowed by
-// itself.
+// hostRefusal returns why an address may not be exported; empty if it may. allowed is the prefixes that the
+// administrator allows, closed what may not be exported even if it is allowed, and nodes the addresses of nodes:
+// services there trust every client that reaches them, so each address has to be allowed by itself.
 func hostRefusal(a netip.Addr, allowed, closed, nodes []netip.Prefix) string {
-	holds := func(p netip.Prefix) bool { return p.Contains(a) }
-	alone := func(p netip.Prefix) bool { return p.IsSingleIP() && holds(p) }
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	alone := func(p netip.Prefix) bool { return p.IsSingleIP() && contains(p) }
 	if len(allowed) == 0 {
 		return "network.externalHosts, the prefixes that may be exported, is empty"
 	}
-	if !slices.ContainsFunc(allowed, holds) {
+	if !slices.ContainsFunc(allowed, contains) {
 		return "it is in none of the prefixes of network.externalHosts"
 	}
-	if i := slices.IndexFunc(closed, holds); i >= 0 {
+	if i := slices.IndexFunc(closed, contains); i >= 0 {
 		return fmt.Sprintf("it is in %v, which is the API server's, of pods, Services or aliases", closed[i])
 	}
 	if err := discovery.Dialable(a, closed...); err != nil { // also what others take out of an IPv6 address
@@ -39,9 +38,9 @@ func hostRefusal(a netip.Addr, allowed, closed, nodes []netip.Prefix) string {
 	return ""
 }
 
-// reconcileHosts builds what says which hosts that are no pods are exported.
+// reconcileHosts builds the reconciler of ExternalHosts, which decides the exported hosts other than pods.
 func (a *agent) reconcileHosts(_ context.Context, allowed []netip.Prefix) error {
-	own := &lastKnown[ownSpace]{now: time.Now, log: a.log, what: "which hosts may not be exported", every: hostsLook, ask: func(ctx context.Context) (ownSpace, error) {
+	own := &lastKnown[ownSpace]{now: time.Now, log: a.log, what: "which hosts may not be exported", every: hostsPause, ask: func(ctx context.Context) (ownSpace, error) {
 		return a.hostSpace(ctx)
 	}}
 	a.hosts = &allow.Hosts{
@@ -57,7 +56,7 @@ func (a *agent) reconcileHosts(_ context.Context, allowed []netip.Prefix) error 
 	return a.hosts.SetupWithManager(a.mgr)
 }
 
-// ownSpace is what of the network is this cluster's own: what is no host beside it, and its nodes.
+// ownSpace is the addresses of this cluster itself, which are not external hosts, and its nodes.
 type ownSpace struct{ closed, nodes []netip.Prefix }
 
 func (a *agent) hostSpace(ctx context.Context) (ownSpace, error) {
@@ -66,14 +65,14 @@ func (a *agent) hostSpace(ctx context.Context) (ownSpace, error) {
 	if out.closed, err = closedRanges(ctx, a.direct, a.states.Reserved, &a.cfg); err != nil {
 		return out, err
 	}
-	told, _, err := a.states.Prefixes(ctx) // of pods, as peers know them
+	prefixes, _, err := a.states.Prefixes(ctx) // the pods' prefixes, as peers know them
 	if err != nil {
 		return out, err
 	}
-	out.closed = append(out.closed, told...)
+	out.closed = append(out.closed, prefixes...)
 	var nodes corev1.NodeList
 	if err := a.mgr.GetCache().List(ctx, &nodes, ctrlclient.UnsafeDisableDeepCopy); err != nil {
-		return out, fmt.Errorf("find out where nodes are: %w", err)
+		return out, fmt.Errorf("list nodes: %w", err)
 	}
 	var pods []netip.Prefix
 	pods, out.nodes = nodeRanges(nodes.Items)

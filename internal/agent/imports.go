@@ -17,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// exportedServices tells peers of the Services that they import.
+// exportedServices builds the announcement of the Services that peers import.
 func (a *agent) exportedServices() *services.Exports {
 	return &services.Exports{
 		Reader: a.mgr.GetCache(), Informers: a.mgr.GetCache(),
@@ -36,7 +36,7 @@ func (a *agent) exportedServices() *services.Exports {
 	}
 }
 
-// exportOf returns what says how Services are exported to cluster sets; nil where none are.
+// exportOf returns a function for how Services are exported to cluster sets; nil if none are.
 func (a *agent) exportOf() func(context.Context, peering.ServiceName) (*peering.ServiceExport, error) {
 	if a.set == nil {
 		return nil
@@ -44,8 +44,7 @@ func (a *agent) exportOf() func(context.Context, peering.ServiceName) (*peering.
 	return a.set.Export
 }
 
-// shareNamespaces is the Multi-Cluster Services API. What it is made of is there before peers
-// can ask for it; it runs with the rest.
+// shareNamespaces builds the Multi-Cluster Services API, before peers can ask for exports; it runs with the rest.
 func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 	if !on {
 		return nil
@@ -55,7 +54,7 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 		return a.peeringClient(peer).WatchClusterSet(ctx, what.Contract, changed, synced)
 	}
 	var far distances
-	a.set.Distance = func(peer peering.ClusterID) int { return far.look(peer, a.sessions.RoundTrip(peer), time.Now()) }
+	a.set.Distance = func(peer peering.ClusterID) int { return far.update(peer, a.sessions.RoundTrip(peer), time.Now()) }
 	a.set.Changed = func() {
 		a.provider.ExportsChanged()
 		a.exports.Changed()
@@ -63,7 +62,7 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 	return a.set.SetupWithManager(a.mgr)
 }
 
-// mayImport returns an error unless a peer may import by a contract, by what both signed.
+// mayImport returns an error unless a peer may import by the signed terms of a contract.
 func (c *contractCache) mayImport(peer peering.ClusterID, id string) error {
 	_, contract, terms, ok := c.state(id)
 	switch {
@@ -72,7 +71,7 @@ func (c *contractCache) mayImport(peer peering.ClusterID, id string) error {
 	case !contract.Wants().Tunnel:
 		return peering.Errorf(peering.ReasonContractClosed, "contract %s is closed; ask for a new one", id)
 	case terms.Exposure != peering.ExposureExported:
-		return peering.Errorf(peering.ReasonPolicyRefused, "contract %s lets nobody import Services; a contract does that is made or renewed while the provider's policy exports some", id)
+		return peering.Errorf(peering.ReasonPolicyRefused, "contract %s does not allow imports of Services; one that is made or renewed while the provider's policy exports some does", id)
 	}
 	return nil
 }
@@ -94,21 +93,21 @@ func (a *agent) importers(ctx context.Context) ([]peering.ClusterID, error) {
 	return out, nil
 }
 
-// exposedServices returns what a contract exposes of exported Services: their own ports, to all
-// pods of the consumer.
+// exposedServices returns what a contract exposes of exported Services: their own ports, to all pods of the
+// consumer.
 func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own exposure.Reachable) ([]allow.Exposed, error) {
 	peer := peering.ClusterID(c.Spec.PeerID)
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return nil, nil
 	}
 	if err := a.contracts.mayImport(peer, c.Name); err != nil {
-		return nil, nil //nolint:nilerr // by others nothing is open
+		return nil, nil //nolint:nilerr // other contracts open nothing
 	}
 	open, err := a.exports.OpenTo(ctx, peer)
 	return exposure.Ports(c.Name, open, own), err
 }
 
-// importServices makes Services of ImportedServices.
+// importServices builds the reconciler of ImportedServices.
 func (a *agent) importServices(context.Context) error {
 	imports := &services.Imports{
 		Client: a.mgr.GetClient(), Direct: a.direct, ServiceAccount: client.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},

@@ -22,11 +22,10 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// listenInBand takes what gateways relay from in-band peers; nil if the configuration does not
-// want it.
+// listenInBand accepts what gateways relay from in-band peers; nil if the configuration turns it off.
 func (a *agent) listenInBand(ctx context.Context, address string) (net.Listener, error) {
 	if address == "" {
-		return nil, nil //nolint:nilnil // as the session manager has it
+		return nil, nil //nolint:nilnil // the session manager expects nil then
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -47,13 +46,13 @@ func (a *agent) listenInBand(ctx context.Context, address string) (net.Listener,
 	})
 }
 
-// inBandTunnels is what tunnels to in-band peers need.
+// inBandTunnels is the configuration of tunnels to in-band peers.
 func (a *agent) inBandTunnels() controller.InBand {
 	return controller.InBand{Agent: a.inBand.String(), Overlay: plan.Overlay}
 }
 
-// relayKey proves to the fabric of this cluster, or has it prove, that a connection is to or
-// from an in-band peer.
+// relayKey is the key by which this agent and the fabric prove to each other that a connection is to or from an
+// in-band peer.
 func (a *agent) relayKey(peer peering.ClusterID, d relay.Direction) (relay.Key, error) {
 	fc := a.addresses.peer(peer)
 	if fc == nil || fc.Spec.InBand == nil {
@@ -66,8 +65,8 @@ func (a *agent) relayKey(peer peering.ClusterID, d relay.Direction) (relay.Key, 
 	return relay.KeyFrom(preshared, d)
 }
 
-// dialInBand connects to a peer's agent through the tunnel, by one gateway of this cluster
-// after the other.
+// dialInBand connects to a peer's agent through the tunnel. It tries the gateways of this cluster one after the
+// other.
 func (a *agent) dialInBand(ctx context.Context, peer peering.ClusterID) (net.Conn, error) {
 	key, err := a.relayKey(peer, relay.ToPeer)
 	if err != nil {
@@ -103,7 +102,7 @@ func askRelay(ctx context.Context, address string, peer peering.ClusterID, key r
 		return nil, fmt.Errorf("%w: TCP has to pass from the agent's pod to the gateway nodes", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	err = relay.Ask(conn, string(peer), key, relayAnswers)
+	err = relay.Ask(conn, string(peer), key, relayTimeout)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -114,8 +113,8 @@ func askRelay(ctx context.Context, address string, peer peering.ClusterID, key r
 	return conn, nil
 }
 
-// relaysTo returns where the relays of this cluster's gateways are, those first whose way to
-// the peer is up, of these the fastest.
+// relaysTo returns where the relays of this cluster's gateways are: first those whose path to the peer is up, the
+// fastest first.
 func relaysTo(nodes []v1alpha1.FabricNode, peer string) []string {
 	speed := func(n v1alpha1.FabricNode) int64 {
 		best := int64(math.MaxInt64)
@@ -137,8 +136,7 @@ func relaysTo(nodes []v1alpha1.FabricNode, peer string) []string {
 	return out[:min(len(out), maxRelays)]
 }
 
-// selfTo is what this cluster says of itself to another one: not where it can be dialled, if
-// that is in-band.
+// selfTo is this cluster's info for another one: without its endpoints, if that one is in-band.
 func (a *agent) selfTo(id peering.ClusterID) identity.ClusterInfo {
 	self := a.self()
 	if fc := a.addresses.peer(id); fc != nil && fc.Spec.InBand != nil {
@@ -166,7 +164,7 @@ func (a *agent) networkParameters(ctx context.Context) (inband.Parameters, error
 	return out, nil
 }
 
-// connectInBand has a peer reached by its parameters, and trusts it.
+// connectInBand makes a peer reachable by its parameters, and trusts it.
 func (a *agent) connectInBand(ctx context.Context, parameters inband.Parameters, name string) (string, error) {
 	if err := a.forgotten.Remove(ctx, parameters.ID); err != nil {
 		return "", err

@@ -13,12 +13,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reconcileNodeDiscoveries keeps the NodeDiscovery of the gateway. With discovery on LANs
-// off it removes those that there are.
+// reconcileNodeDiscoveries reconciles the NodeDiscovery of the gateway. With discovery on LANs off it removes those
+// that exist.
 func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string) error {
 	discoveries := &sightings.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Desired: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
 		if !a.cfg.DiscoveryLAN {
-			return nil, nil //nolint:nilnil // none is wanted
+			return nil, nil //nolint:nilnil // discovery on LANs is off
 		}
 		all, err := endpoints(ctx, a.mgr.GetCache(), &a.cfg)
 		if err != nil {
@@ -35,7 +35,7 @@ func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string)
 	return discoveries.SetupWithManager(a.mgr)
 }
 
-// service is what this cluster publishes of itself, on LANs and in DNS.
+// service is what this cluster publishes about itself, on LANs and in DNS.
 func (a *agent) service(endpoints []string) discovery.Service {
 	s := discovery.NewService(a.source.ID(), a.name(), peering.Protocol, endpoints)
 	hash := a.source.Identity().TrustBundle().Hash()

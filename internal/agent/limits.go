@@ -3,42 +3,39 @@ package agent
 import "time"
 
 const (
-	// maxVerified is of how many contracts the agent remembers that their signatures
-	// were verified: each object of a peer asks for its contract.
+	// maxVerified is for how many contracts the agent caches that their signatures were verified: each object of a
+	// peer needs its contract.
 	maxVerified = 512
-	// certificateAgain is when the certificate of the nodes' metrics is written again, if it could
-	// not be.
+	// certificateAgain is when the certificate of the nodes' metrics is written again after a failure.
 	certificateAgain = 30 * time.Second
-	// awaitPause is how often an API server that does not answer is asked again when the agent
-	// starts, awaitTimeout for how long an answer is waited for, and awaitSay how often that is logged.
-	awaitPause   = 2 * time.Second
-	awaitTimeout = 5 * time.Second
-	awaitSay     = 30 * time.Second
-	// placementTimeout bounds a question of the API server about a pod, maxPlacementConnections
-	// is how many connections ask at a time, and maxPlacementHeader what their headers have, in bytes.
+	// awaitPause is how often an API server that does not respond is asked again when the agent starts,
+	// awaitTimeout how long it may take to respond, and awaitLogPause how often that is logged.
+	awaitPause    = 2 * time.Second
+	awaitTimeout  = 5 * time.Second
+	awaitLogPause = 30 * time.Second
+	// placementTimeout bounds a request of the API server about a pod, maxPlacementConnections is how many
+	// connections there may be, and maxPlacementHeader how long their headers may be, in bytes.
 	placementTimeout        = 5 * time.Second
 	maxPlacementConnections = 256
 	maxPlacementHeader      = 16 << 10
-	// podsPause is how long events of pods are gathered before their contract, and the
-	// peer, are looked at.
+	// podsPause is how long events of pods are gathered before their contract, and the peer, are reconciled.
 	podsPause = 100 * time.Millisecond
 	// usePause is how long what pods use of a contract is gathered before it is counted.
 	usePause = time.Second
-	// observedPause is how long what peers say of where this cluster is seen is gathered
-	// before all are told.
+	// observedPause is how long reports of where this cluster is seen are gathered before they are sent to all
+	// peers.
 	observedPause = 2 * time.Second
-	// keysLook is the least time between two reads of the Secret with the tunnels' keys, which
-	// gateways that ask for their datagrams to be carried cause.
-	keysLook = 2 * time.Second
-	// maxRelays is how many addresses of relays of this cluster's gateways are tried for one
-	// connection to a peer, relayDialTimeout how long one may take to be connected to, and
-	// relayAnswers how long it may then take to reach the peer.
+	// keysPause is the least time between two reads of the Secret with the tunnels' keys, caused by gateways that
+	// ask the agent to carry their datagrams.
+	keysPause = 2 * time.Second
+	// maxRelays is how many addresses of relays of this cluster's gateways are tried for one connection to a peer,
+	// relayDialTimeout how long connecting to one may take, and relayTimeout how long that relay may then take to
+	// reach the peer.
 	maxRelays        = 8
 	relayDialTimeout = 1500 * time.Millisecond
-	relayAnswers     = 5 * time.Second
-	// hostsLook is how often it is asked which addresses are this cluster's own, for the sake of
-	// hosts that are exported.
-	hostsLook = 10 * time.Second
+	relayTimeout     = 5 * time.Second
+	// hostsPause is how often this cluster's own addresses are read, to check hosts that are exported.
+	hostsPause = 10 * time.Second
 	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
 	fingerprintBytes = 8
 )

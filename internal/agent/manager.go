@@ -32,19 +32,18 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 )
 
-// leaseLost says of the end of an agent that could not renew its lease what
-// happened and what follows. It ends at once: whatever it still did could be in the
-// way of the next one.
+// leaseLost explains the end of an agent that could not renew its lease: what happened and what follows. It ends at
+// once: anything it still did could conflict with the next leader.
 func (a *agent) leaseLost(err error) error {
-	if err == nil || !strings.Contains(err.Error(), "leader election lost") { // as manager.Manager says it
+	if err == nil || !strings.Contains(err.Error(), "leader election lost") { // the text of manager.Manager
 		return err
 	}
 	return fmt.Errorf("lease %s/%s could not be renewed for %s, because the API server or this node was too slow, so this agent stops leading; "+
 		"another one leads, or this one again when it is restarted, and tunnels and running pods go on meanwhile: %w", a.cfg.Namespace, leaseName, a.timing.Deadline, err)
 }
 
-// elect prepares the lease by which one agent leads. No other client of this agent changes anything
-// once it ended.
+// elect prepares the lease by which one agent leads. Once it is lost, no other client of this agent changes
+// anything.
 func (a *agent) elect(_ context.Context, duration time.Duration) error {
 	a.timing = leader.TimingOf(cmp.Or(duration, defaultLease))
 	var err error
@@ -75,7 +74,7 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 		RenewDeadline:                       new(a.timing.Deadline),
 		RetryPeriod:                         new(a.timing.Retry),
 		GracefulShutdownTimeout:             new(stopLimit),
-		// Metrics tell of all peers, so a pod has to show that it may read them.
+		// Metrics show all peers, so a client has to prove that it may read them.
 		Metrics: metricsserver.Options{
 			BindAddress: serve.Metrics, SecureServing: true, FilterProvider: a.metricsFilter,
 			TLSOpts: []func(*tls.Config){func(c *tls.Config) {
@@ -107,37 +106,37 @@ func (a *agent) metricsFilter(*rest.Config, *http.Client) (metricsserver.Filter,
 	}, nil
 }
 
-// cacheOptions says what the agent caches: nothing secret, and nothing of other
-// namespaces that is not ours to see.
+// cacheOptions limits what the agent caches: no Secrets' content, and nothing of other namespaces that the agent
+// does not need.
 func cacheOptions(namespace string) cache.Options {
 	own := map[string]cache.Config{namespace: {}}
 	return cache.Options{
 		ByObject: map[ctrlclient.Object]cache.ByObject{
-			// What peers may be told of Services, where a policy says so.
+			// The part of Services that may be announced to peers, if a policy says so.
 			&corev1.Service{}: {Transform: slim.Service(namespace)},
 			&corev1.Pod{}:     {Transform: slim.Pod},
-			// Those of exported Services, once somebody may import.
+			// Those of exported Services, once a peer may import.
 			&discoveryv1.EndpointSlice{}: {Transform: services.SlimSlice},
-			// Which there are and when they change, not what they hold.
+			// Their names and versions, not their content.
 			&corev1.Secret{}: {Namespaces: own, Transform: slim.Names},
-			// Those by which the agent has its rights in namespaces.
+			// Those that grant the agent its rights in namespaces.
 			&rbacv1.RoleBinding{}: {Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: v1alpha1.Manager})},
 		},
 		DefaultTransform: cache.TransformStripManagedFields(),
 	}
 }
 
-// ready says whether this agent does its part: it leads and serves, or it knows all that it has to
-// know to do so, and another one leads. Services lead to the one that leads only, by its label.
+// ready reports whether this agent does its part: it leads and serves, or its caches are filled so that it could,
+// and another one leads. Services lead only to the leader, by its label.
 func (a *agent) ready(*http.Request) error {
 	if a.serving.Load() || a.standsBy.Load() && a.lease.Follows() {
 		return nil
 	}
-	return errors.New("this agent is starting, or nobody leads")
+	return errors.New("this agent is starting, or no agent leads")
 }
 
-// standby is what an agent does from when its caches are filled, whoever leads. It implements
-// manager.Runnable and manager.LeaderElectionRunnable.
+// standby runs once the caches are filled, whether this agent leads or not. It implements manager.Runnable and
+// manager.LeaderElectionRunnable.
 type standby struct{ *agent }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -151,7 +150,7 @@ func (s *standby) Start(ctx context.Context) error {
 	return nil
 }
 
-// run has the manager run a task while this agent leads.
+// run adds a task to the manager, which runs it while this agent leads.
 func (a *agent) run(task func(context.Context) error) error {
 	return a.mgr.Add(manager.RunnableFunc(task))
 }

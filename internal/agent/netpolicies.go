@@ -37,7 +37,7 @@ func (a *agent) followPolicies() (*netpolicy.Home, error) {
 
 // reachableHere returns addresses of this cluster that peers' pods may reach: its pods, and hosts.
 func (a *agent) reachableHere() ([]netip.Prefix, error) {
-	ctx := context.Background() //nolint:forbidigo // a cache answers at once
+	ctx := context.Background() //nolint:forbidigo // a read from a cache does not block
 	out, _, err := a.states.Prefixes(ctx)
 	if err != nil {
 		return nil, err
@@ -68,21 +68,21 @@ func (a *agent) mappings(peer peering.ClusterID) []netpolicy.Mapping {
 	return out
 }
 
-// dnsPort is where the pods of the resolver of consumers' names listen.
+// dnsPort is the port on which the pods of the resolver of consumers' names listen.
 const dnsPort = 1053
 
-// policyTerms returns what says by what NetworkPolicies of consumers are translated; service is that of
-// the resolver of their names, empty where this cluster's own answers them.
+// policyTerms returns a function for the terms by which NetworkPolicies of consumers are translated; service is the
+// Service of the resolver of their names, empty if this cluster's own resolves them.
 func (a *agent) policyTerms(service string) func(peering.ClusterID) (netpolicy.Here, error) {
 	return func(peer peering.ClusterID) (netpolicy.Here, error) {
-		ctx := context.Background() //nolint:forbidigo // caches answer at once, and what is asked is bounded in time
+		ctx := context.Background() //nolint:forbidigo // reads from caches do not block, and other reads have a timeout
 		own, err := a.own.get(ctx)
 		if err != nil {
 			return netpolicy.Here{}, err
 		}
 		here := netpolicy.Here{Mappings: a.mappings(peer), Own: own}
 		if service == "" {
-			// As most clusters have it; a pod that cannot ask is closed in, and says so by itself.
+			// The labels of most clusters; with other labels pods resolve no names, which is noticed.
 			here.Resolver = netpolicy.Resolver{Namespace: metav1.NamespaceSystem, Labels: map[string]string{"k8s-app": "kube-dns"}, Port: 53}
 			return here, nil
 		}

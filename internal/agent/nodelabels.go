@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// latencyPause is how long a virtual node stays in a class of latency at least: a peer has a say
-// in how long its answers take, and each change is a write and may move namespaces.
+// latencyPause is how long a virtual node stays in a class of latency at least: a peer influences how long its
+// responses take, and each change is a write and may move namespaces.
 const latencyPause = time.Minute
 
 // latency is the class of the round trip to a peer, as its virtual node shows it.
@@ -28,8 +28,8 @@ type latency struct {
 	changed time.Time
 }
 
-// look takes a round trip into account, 0 if it is not known, and says whether the class is another.
-func (l *latency) look(roundTrip time.Duration, now time.Time) bool {
+// update takes a round trip into account, 0 if it is not known, and reports whether the class changed.
+func (l *latency) update(roundTrip time.Duration, now time.Time) bool {
 	was := l.get()
 	if roundTrip <= 0 || was != "" && now.Sub(l.changed) < latencyPause {
 		return false
@@ -45,16 +45,16 @@ func (l *latency) look(roundTrip time.Duration, now time.Time) bool {
 
 func (l *latency) get() string { return ptr.Deref(l.class.Load(), "") }
 
-// distances is how far peers are, by their classes of latency: two that are about as far do not
-// take turns.
+// distances is how far peers are, by their classes of latency, so that small changes between two peers at about the
+// same distance have no effect.
 type distances struct {
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*latency
 }
 
-// look returns the class of a peer in milliseconds, after what its round trip is now. 0 is not
-// known; of a peer that is away it stays as it was.
-func (d *distances) look(peer peering.ClusterID, roundTrip time.Duration, now time.Time) int {
+// update returns the class of a peer in milliseconds for its current round trip, 0 if it is not known. The class of
+// a disconnected peer stays as it was.
+func (d *distances) update(peer peering.ClusterID, roundTrip time.Duration, now time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.peers == nil {
@@ -63,13 +63,13 @@ func (d *distances) look(peer peering.ClusterID, roundTrip time.Duration, now ti
 	if d.peers[peer] == nil {
 		d.peers[peer] = &latency{}
 	}
-	d.peers[peer].look(roundTrip, now)
+	d.peers[peer].update(roundTrip, now)
 	most, _ := strconv.Atoi(d.peers[peer].get())
 	return most
 }
 
-// labelsOf returns the labels of a virtual node that home gives it by what it knows of the peer, and
-// those of its ForeignCluster that cannot be on a node.
+// labelsOf returns the labels that home puts on a virtual node for what it knows of the peer, and the labels of its
+// ForeignCluster that a node cannot have.
 func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map[string]string) {
 	own := maps.Clone(placement.Price(spec.Prices))
 	if own == nil {
@@ -85,7 +85,7 @@ func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map
 	return placement.NodeLabels(n.peerLabels(spec.Peer), own)
 }
 
-// peerLabels returns the labels that a peer has here, nil if it is not known.
+// peerLabels returns the labels of a peer's ForeignCluster; nil if it is not known.
 func (n *nodes) peerLabels(peer peering.ClusterID) map[string]string {
 	if fc := n.addresses.peer(peer); fc != nil {
 		return fc.Labels

@@ -22,11 +22,11 @@ func TestPeersStayAsFarAsTheyAreForAWhile(t *testing.T) {
 		{200 * time.Second, 0, 100}, // it is away
 		{201 * time.Second, 200 * time.Second, 10_000},
 	} {
-		if got := d.look("there", step.roundTrip, start.Add(step.after)); got != step.want {
+		if got := d.update("there", step.roundTrip, start.Add(step.after)); got != step.want {
 			t.Errorf("step %d: %d, want %d", i, got, step.want)
 		}
 	}
-	if got := d.look("third", 0, start); got != 0 {
-		t.Errorf("a peer of which nothing is known is %d away", got)
+	if got := d.update("third", 0, start); got != 0 {
+		t.Errorf("an unknown peer is %d away", got)
 	}
 }

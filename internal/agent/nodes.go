@@ -41,14 +41,14 @@ import (
 )
 
 const (
-	// nodeWatch is how often a virtual node's status is looked at for changes.
+	// nodeWatch is how often a virtual node's status is checked for changes.
 	nodeWatch = time.Second
-	// silentAfter is how long a peer may owe an answer without being called silent.
+	// silentAfter is how long a response of a peer may be overdue until the peer counts as silent.
 	silentAfter = time.Second
 )
 
-// nodes runs the virtual nodes: for each contract a node, and the mirror that
-// keeps its objects in step at the provider. It implements controller.Nodes.
+// nodes runs the virtual nodes: for each contract a node, and the mirror that keeps its objects in sync with the
+// provider. It implements controller.Nodes.
 type nodes struct {
 	kubernetes kubernetes.Interface
 	cache      ctrlclient.Reader
@@ -64,7 +64,7 @@ type nodes struct {
 	self       peering.ClusterID
 	// clusterDomain is this cluster's.
 	clusterDomain string
-	// contractChanged and exposureChanged are called with a contract and a peer.
+	// contractChanged and exposureChanged are called with a contract and with a peer.
 	contractChanged func(contract string)
 	exposureChanged func(peer peering.ClusterID)
 	log             *slog.Logger
@@ -75,8 +75,8 @@ type nodes struct {
 	tasks   sync.WaitGroup
 }
 
-// attendance is what nodes ask of sessions: to ask a peer more often whether it is
-// there, since when it has owed an answer, and how long one takes.
+// attendance is the part of the session manager that nodes use: to probe a peer more often, and to know since when
+// a response has been overdue, and how long one takes.
 type attendance interface {
 	Attend(peer peering.ClusterID, on bool)
 	Silence(peer peering.ClusterID) (since time.Time, connected bool)
@@ -87,7 +87,7 @@ type attendance interface {
 type virtual struct {
 	spec    controller.NodeSpec
 	latency latency
-	// labels is what home gives the node by what it knows of the peer.
+	// labels is the labels that home puts on the node for what it knows of the peer.
 	labels   atomic.Pointer[map[string]string]
 	node     *vk.Node
 	exposure *exposure.Exposure
@@ -99,8 +99,7 @@ type virtual struct {
 	cordoned bool
 }
 
-// Run lets nodes live until ctx ends. Its end leaves node objects and pods as
-// they are: a restart is not an end.
+// Run runs the nodes until ctx ends. Its end leaves node objects and pods as they are: a restart is not an end.
 func (n *nodes) Run(ctx context.Context) error {
 	n.mu.Lock()
 	n.ctx = ctx
@@ -124,7 +123,7 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 	}
 	if v, ok := n.running[spec.Contract]; ok {
 		select {
-		case <-v.done: // it failed; make another
+		case <-v.done: // it failed; create another
 			n.kubelet.Remove(v.node)
 		default:
 			return n.follow(ctx, v, spec)
@@ -138,8 +137,7 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 	return n.follow(ctx, v, spec)
 }
 
-// follow makes a node that runs as its contract says now: a later revision may
-// grant something else. n.mu is held.
+// follow updates a running node to its contract: a later revision may offer something else. The caller holds n.mu.
 func (n *nodes) follow(ctx context.Context, v *virtual, spec controller.NodeSpec) error {
 	labels, _ := n.labelsOf(spec, v.latency.get())
 	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(*v.labels.Load(), labels) {
@@ -168,15 +166,15 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	if class := n.lastLatency(ctx, spec.Name); class != "" {
 		v.latency.class.Store(&class)
 	}
-	v.latency.look(n.sessions.RoundTrip(spec.Peer), time.Now())
+	v.latency.update(n.sessions.RoundTrip(spec.Peer), time.Now())
 	labels, _ := n.labelsOf(spec, v.latency.get())
 	v.labels.Store(&labels)
 	v.exposure.Local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
-	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Ack(spec.Contract, a) }}
+	dispatch := &dispatcher{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Ack(spec.Contract, a) }}
 	conn := n.conn(spec.Peer)
-	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Asked: func() { v.node.Asked() }, Log: log})
+	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: dispatch, Asked: func() { v.node.Asked() }, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +182,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	v.policies = n.policies.Open(netpolicy.ContractConfig{
 		ID: spec.Contract, Peer: spec.Peer, Node: spec.Name, Want: mirror.Want, Unwant: func(ref peering.ObjectRef) { mirror.Unwant(ref, nil) },
 	})
-	hears.policies = v.policies
+	dispatch.policies = v.policies
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
 		Client:      n.kubernetes,
@@ -207,7 +205,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	if err != nil {
 		return nil, err
 	}
-	hears.Node = v.node
+	dispatch.Node = v.node
 	ctx, v.cancel = context.WithCancel(n.ctx)
 	n.metrics.Add(spec.Name, func(ctx context.Context) (peering.ContractMetrics, error) {
 		return client.PodMetrics(ctx, conn, spec.Contract)
@@ -223,7 +221,7 @@ func (n *nodes) live(ctx context.Context, v *virtual, log *slog.Logger) {
 	defer close(v.done)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
-		// What the provider says of pods it says once.
+		// The provider sends each state of a pod once.
 		if !v.node.AwaitPods(ctx) {
 			return
 		}
@@ -240,8 +238,8 @@ func (n *nodes) live(ctx context.Context, v *virtual, log *slog.Logger) {
 	n.contractChanged(v.spec.Contract)
 }
 
-// watch tells the node how its peer and the tunnel to it fare, and others of changes
-// of the node's status.
+// watch reports the state of the peer and its tunnel to the node, and changes of the node's status to the
+// reconciler.
 func (n *nodes) watch(ctx context.Context, v *virtual) {
 	var last vk.Status
 	for notify.Pause(ctx, nodeWatch) {
@@ -255,7 +253,7 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 			v.node.SetNetwork(networkOf(fc))
 		}
 		v.node.SetExcess(v.mirror.Excess())
-		moved := v.latency.look(n.sessions.RoundTrip(v.spec.Peer), time.Now())
+		moved := v.latency.update(n.sessions.RoundTrip(v.spec.Peer), time.Now())
 		if now := v.node.Status(); now != last || moved {
 			last = now
 			n.contractChanged(v.spec.Contract)
@@ -263,7 +261,7 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 	}
 }
 
-// networkOf is how the tunnel to a peer fares, by its ForeignCluster.
+// networkOf is the state of the tunnel to a peer, by its ForeignCluster.
 func networkOf(fc *v1alpha1.ForeignCluster) vk.Network {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork)
 	if c == nil {
@@ -282,7 +280,7 @@ func (n *nodes) of(contract string) *virtual {
 	return n.running[contract]
 }
 
-// Drain implements controller.Nodes. It begins once and goes on by itself.
+// Drain implements controller.Nodes. It starts a drain once, which continues by itself.
 func (n *nodes) Drain(_ context.Context, contract string) (int, error) {
 	v := n.of(contract)
 	if v == nil {
@@ -311,12 +309,11 @@ func (n *nodes) Drain(_ context.Context, contract string) (int, error) {
 func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, error) {
 	v := n.of(spec.Contract)
 	if v == nil {
-		left, err := n.stands(ctx, spec.Contract)
+		left, err := n.hasNode(ctx, spec.Contract)
 		if err != nil || !left {
 			return err == nil, err
 		}
-		// The agent was restarted since: make the node known again, so that what
-		// was left of it can be taken away.
+		// The agent was restarted since: start the node again, so that what was left of it can be removed.
 		return false, n.Ensure(ctx, spec)
 	}
 	v.cancel()
@@ -339,21 +336,21 @@ func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, err
 	return true, nil
 }
 
-// stands says whether there is a node object for a contract.
-func (n *nodes) stands(ctx context.Context, contract string) (bool, error) {
+// hasNode reports whether there is a node object for a contract.
+func (n *nodes) hasNode(ctx context.Context, contract string) (bool, error) {
 	list, err := n.kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelContract + "=" + contract})
 	if err != nil {
-		return false, fmt.Errorf("look for the node of contract %s: %w", contract, err)
+		return false, fmt.Errorf("list the node of contract %s: %w", contract, err)
 	}
 	return len(list.Items) > 0, nil
 }
 
-// starts says whether there is a node object of a contract whose virtual node does not run yet.
+// starts reports whether a contract has a node object whose virtual node does not run yet.
 func (n *nodes) starts(ctx context.Context, contract string) (bool, error) {
 	if n.of(contract) != nil {
 		return false, nil
 	}
-	return n.stands(ctx, contract)
+	return n.hasNode(ctx, contract)
 }
 
 func (n *nodes) Status(contract string) controller.NodeStatus {
@@ -364,8 +361,7 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 	return controller.NodeStatus(v.node.Status())
 }
 
-// exposed returns what the provider of a contract may reach here, and whether that is
-// all.
+// exposed returns what the provider of a contract may reach here, and whether that is all.
 func (n *nodes) exposed(contract string, own exposure.Reachable) ([]allow.Exposed, bool) {
 	v := n.of(contract)
 	if v == nil {
@@ -393,8 +389,7 @@ func (n *nodes) podsIn(peer peering.ClusterID) map[string][]netip.Addr {
 	return out
 }
 
-// namespacesChanged tells all nodes that the offloaded namespaces may have
-// changed.
+// namespacesChanged notifies all nodes that the offloaded namespaces may have changed.
 func (n *nodes) namespacesChanged() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -403,7 +398,7 @@ func (n *nodes) namespacesChanged() {
 	}
 }
 
-// readdressed tells the nodes of a peer that its addresses translate otherwise.
+// readdressed notifies the nodes of a peer that its addresses translate differently.
 func (n *nodes) readdressed(peer peering.ClusterID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -415,7 +410,7 @@ func (n *nodes) readdressed(peer peering.ClusterID) {
 	n.policies.Readdressed()
 }
 
-// states returns how a namespace fares by each contract, sorted by provider.
+// states returns the state of a namespace at each contract, sorted by provider.
 func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alpha1.NamespaceInCluster {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -441,7 +436,7 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			}
 			switch {
 			case !placement.Selects(selector, *v.labels.Load()):
-				state.State, state.Message = v1alpha1.OffloadingEnding, "spec.clusterSelector selects this cluster no longer, and pods of the namespace are there"
+				state.State, state.Message = v1alpha1.OffloadingEnding, "spec.clusterSelector no longer selects this cluster, and pods of the namespace are there"
 			case s.Refusal != nil:
 				state.State, state.Message = v1alpha1.OffloadingRefused, s.Refusal.Error()
 			case s.Accepted:
@@ -454,14 +449,14 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 	return out
 }
 
-// namespaces returns the namespaces that are offloaded to a virtual node with these labels: all, or the
-// one of a name, for which each pod asks.
+// namespaces returns the namespaces that are offloaded to a virtual node with these labels: all, or the one with
+// the given name, which each pod asks for.
 func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string, name string) ([]vk.Namespace, error) {
-	ctx := context.Background() //nolint:forbidigo // a cache answers at once
+	ctx := context.Background() //nolint:forbidigo // a read from a cache does not block
 	if n.addresses.peer(spec.Peer) == nil {
 		return nil, fmt.Errorf("cluster %s is not known", spec.Peer)
 	}
-	var list v1alpha1.NamespaceOffloadingList // they are only read
+	var list v1alpha1.NamespaceOffloadingList // the list is only read
 	var err error
 	if name == "" {
 		err = n.cache.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy)
@@ -498,15 +493,15 @@ func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string, n
 	return out, nil
 }
 
-// hearing has others hear what is theirs of what a node hears. It implements vk.Handler.
-type hearing struct {
+// dispatcher passes what a node receives to the parts that it concerns. It implements vk.Handler.
+type dispatcher struct {
 	*vk.Node
 	exposure *exposure.Exposure
 	policies *netpolicy.Contract
 	volume   func(peering.Ack)
 }
 
-func (h *hearing) Ack(a peering.Ack) {
+func (h *dispatcher) Ack(a peering.Ack) {
 	switch a.Ref.Kind {
 	case peering.KindClaim:
 		h.volume(a)
@@ -517,21 +512,21 @@ func (h *hearing) Ack(a peering.Ack) {
 	}
 }
 
-func (h *hearing) Orphan(ctx context.Context, held peering.Held) bool {
+func (h *dispatcher) Orphan(ctx context.Context, held peering.Held) bool {
 	if held.Ref.Kind == peering.KindNetworkPolicy {
 		return h.policies.Orphan(held.Ref)
 	}
 	return h.Node.Orphan(ctx, held)
 }
 
-func (h *hearing) Connected(is bool) {
+func (h *dispatcher) Connected(is bool) {
 	if is {
 		h.exposure.Connected()
 	}
 	h.Node.Connected(is)
 }
 
-func (h *hearing) PodStatus(s peering.PodStatus) {
+func (h *dispatcher) PodStatus(s peering.PodStatus) {
 	h.exposure.Status(s)
 	if s.Gone {
 		h.policies.Gone(s.Ref)
@@ -539,7 +534,8 @@ func (h *hearing) PodStatus(s peering.PodStatus) {
 	h.Node.PodStatus(s)
 }
 
-// mirrored is what a contract's provider is to have, of which others hear first. It implements vk.Mirror.
+// mirrored is the desired state at a contract's provider, of which other parts are notified first. It implements
+// vk.Mirror.
 type mirrored struct {
 	*client.Mirror
 	exposure *exposure.Exposure
@@ -549,7 +545,7 @@ type mirrored struct {
 func (m *mirrored) Want(o peering.Object) {
 	m.exposure.Want(o)
 	if o.Ref.Kind == peering.KindPod {
-		m.policies.Pod(o) // its policies cross before it
+		m.policies.Pod(o) // its policies are sent before it
 	}
 	m.Mirror.Want(o)
 }

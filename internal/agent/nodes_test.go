@@ -38,17 +38,17 @@ func (c *callsOnly) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc
 	return nil, errors.ErrUnsupported
 }
 
-type nobodyAttends struct{}
+type noAttendance struct{}
 
-func (nobodyAttends) Attend(peering.ClusterID, bool)                {}
-func (nobodyAttends) Silence(peering.ClusterID) (time.Time, bool)   { return time.Time{}, false }
-func (nobodyAttends) RoundTrip(peering.ClusterID) (_ time.Duration) { return 0 }
+func (noAttendance) Attend(peering.ClusterID, bool)                {}
+func (noAttendance) Silence(peering.ClusterID) (time.Time, bool)   { return time.Time{}, false }
+func (noAttendance) RoundTrip(peering.ClusterID) (_ time.Duration) { return 0 }
 
 // alive has a virtual node and its mirror live in a bubble of synctest until the end of the test.
 func alive(t *testing.T, home *fake.Clientset, conn grpc.ClientConnInterface) (v *virtual, end func()) {
 	t.Helper()
 	n := &nodes{
-		kubernetes: home, sessions: nobodyAttends{}, contractChanged: func(string) {},
+		kubernetes: home, sessions: noAttendance{}, contractChanged: func(string) {},
 		addresses: &addresses{client: ctrlfake.NewClientBuilder().WithScheme(kube.Scheme()).Build()},
 	}
 	v = &virtual{spec: controller.NodeSpec{Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer"}, done: make(chan struct{})}
@@ -73,13 +73,13 @@ func alive(t *testing.T, home *fake.Clientset, conn grpc.ClientConnInterface) (v
 	}
 }
 
-// A provider says each status once for a stream. What it says of pods that are not known yet could be lost.
+// A provider sends each status once in a stream. The status of a pod that is not known yet could be lost.
 func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := fake.NewSimpleClientset()
 		var answers atomic.Bool
 		home.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return !answers.Load(), nil, errors.New("the API server does not answer yet")
+			return !answers.Load(), nil, errors.New("the API server does not respond yet")
 		})
 		conn := &callsOnly{}
 		_, end := alive(t, home, conn)
@@ -96,7 +96,7 @@ func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
 	})
 }
 
-func TestAVirtualNodeSaysThatItsMirrorIsFull(t *testing.T) {
+func TestAVirtualNodeReportsThatItsMirrorIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := fake.NewSimpleClientset()
 		v, end := alive(t, home, &callsOnly{})

@@ -31,16 +31,16 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 	a.fences = &fencing.Keeper{Clock: fencing.Clock(), Wall: time.Now, Log: a.log, Stopped: func(f fencing.Fence, pods int) {
 		ns := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: f.Namespace}
 		a.events.Eventf(ns, nil, corev1.EventTypeWarning, "Fenced", "Fence",
-			"stopped %d pods: their home has not answered for as long as its fence of %s allows", pods, f.Length)
+			"stopped %d pods: their home has not responded for as long as its fence of %s allows", pods, f.Length)
 	}}
 	counted := gather(usePause, a.contractsWake.wake)
 	var err error
 	a.offloaded, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
-		// Of the addresses that a consumer names only its own pods are believed; the
-		// pods that it runs here are known by their UIDs.
+		// Of the addresses that a consumer names only its own pods are believed; the pods that it runs here are
+		// known by their UIDs.
 		Translate: a.addresses.named, Stops: a.fences.Stops,
-		// Nor are its aliases of pods of this cluster, but where it is said to be one of them.
+		// Its aliases of this cluster's pods are believed only if this cluster has such pods.
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: gather(podsPause, func(contract string) {
@@ -60,7 +60,7 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 	return errors.Join(a.run(a.offloaded.Run), a.run(a.provider.Run), a.run(a.fences.Run))
 }
 
-// peerAPI builds what other clusters call, and the sessions that carry it.
+// peerAPI builds the API that other clusters call, and the sessions that carry it.
 func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	measured, err := a.podMetrics()
 	if err != nil {
@@ -86,8 +86,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust: joining{a}, Introductions: a.introductions(), Proofs: proofs{a.groups, a.self},
 		Negotiator: negotiator{Provider: a.provider, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.contractCalls(), Offers: a.provider, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
-		// What is dead does not look it where nothing is written, and stays in the way of
-		// the next session.
+		// A dead connection does not show if nothing is written, and blocks the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
 	})
 	if err != nil {
@@ -103,7 +102,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	}
 	sessions := session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, InBand: inBand, DialInBand: a.dialInBand, Up: a.talk, Log: a.log,
-		Denied: a.trust.isDenied, MayDial: a.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
+		Denied: a.trust.isDenied, MayDial: a.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(boundedResponses())},
 	}
 	if cfg.Carry.Through {
 		sessions.Carried, sessions.DialThrough, sessions.Carries = a.thirds.listener, a.thirds.dial, a.exchange.Carries
@@ -137,8 +136,8 @@ func (a *agent) runSessions(context.Context) error {
 
 var errKeepalive = fmt.Errorf("the peer sent nothing for %s", heartbeat.SessionPatience)
 
-// talk runs as long as a session lives that this side dialled: the side that dialled
-// opens the exchange. For the others it returns at once, so that they have no goroutine.
+// talk runs the state exchange of a session that this side dialled, as long as the session lives: the side that
+// dialled opens the exchange. For other sessions it returns at once, so that they have no goroutine.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
 	a.exchange.Started(s.Peer, s.Number)
 	a.wakePeer(s.Peer)
@@ -163,9 +162,8 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 	})
 }
 
-// watchOwn reconciles peers, and updates their states, when what this cluster says of
-// itself changes: where it can be dialled, and its prefixes. Both follow from
-// objects that change all the time for other reasons.
+// watchOwn reconciles peers, and updates the states sent to them, when this cluster's own endpoints or prefixes
+// change. Both follow from objects that change all the time for other reasons.
 func (a *agent) watchOwn(ctx context.Context) error {
 	for last := ""; ; {
 		prefixes, _, err := a.states.Prefixes(ctx)
@@ -175,14 +173,13 @@ func (a *agent) watchOwn(ctx context.Context) error {
 			}
 			last = now
 		}
-		if !notify.Pause(ctx, ownLook) {
+		if !notify.Pause(ctx, ownPoll) {
 			return nil
 		}
 	}
 }
 
-// negotiator negotiates with peers whose protocol this agent speaks. It implements
-// server.Negotiator.
+// negotiator negotiates with peers whose protocol this agent supports. It implements server.Negotiator.
 type negotiator struct {
 	*provider.Provider
 	checkProtocol func(ctx context.Context, peer peering.ClusterID) error

@@ -16,11 +16,11 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 )
 
-// peerMetrics are the metrics of the clusters that are trusted, and of what they have of the alias
-// pool. It implements prometheus.Collector.
+// peerMetrics are the metrics of trusted clusters, and of their share of the alias pool. It implements
+// prometheus.Collector.
 type peerMetrics struct {
 	reader ctrlclient.Reader
-	// timeout bounds one look into the cache, which is not there at the very start.
+	// timeout bounds one read of the cache, which does not exist at the very start.
 	timeout  time.Duration
 	pool     []netip.Prefix
 	keyEvery time.Duration
@@ -31,15 +31,15 @@ type peerMetrics struct {
 func newPeerMetrics(reader ctrlclient.Reader, pool []netip.Prefix, keyEvery time.Duration) *peerMetrics {
 	return &peerMetrics{
 		reader: reader, timeout: time.Second, pool: cidr.Of(pool...), keyEvery: keyEvery,
-		condition: prometheus.NewDesc("entente_peer_condition", "Whether a condition of a trusted cluster is true; absent while that is unknown, or nothing is wanted of it.", []string{"peer", "type"}, nil),
+		condition: prometheus.NewDesc("entente_peer_condition", "Whether a condition of a trusted cluster is true; absent while that is unknown, or the condition does not apply.", []string{"peer", "type"}, nil),
 		cutOff:    prometheus.NewDesc("entente_peer_nodes_cut_off", "Whether pods on some nodes do not reach a trusted cluster, and those on others do; absent while no tunnel is wanted.", []string{"peer"}, nil),
 		keyDue:    prometheus.NewDesc("entente_preshared_key_due_seconds", "When the preshared key of the tunnel to a peer is due to be replaced, in seconds since 1970; absent if never.", []string{"peer"}, nil),
 		size:      prometheus.NewDesc("entente_alias_pool_addresses", "How many addresses the alias pool has.", []string{"family"}, nil),
-		used:      prometheus.NewDesc("entente_alias_pool_used_addresses", "How many of them are given to peers.", []string{"family"}, nil),
+		used:      prometheus.NewDesc("entente_alias_pool_used_addresses", "How many of them are assigned to peers.", []string{"family"}, nil),
 	}
 }
 
-// registerPeerMetrics makes them show beside the others.
+// registerPeerMetrics registers the peers' metrics.
 func (a *agent) registerPeerMetrics(pool []netip.Prefix) error {
 	return register(newPeerMetrics(a.mgr.GetCache(), pool, a.states.KeyEvery))
 }
@@ -55,7 +55,7 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	var list v1alpha1.ForeignClusterList
 	if err := m.reader.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy); err != nil {
-		return // the next look tells
+		return // the next scrape has it
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -70,7 +70,7 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 		for _, p := range stored.Pool(fc.Status) {
 			used[family(p)] += cidr.Size(p)
 		}
-		// Whoever is on a LAN can have others found.
+		// Any host on a LAN can announce clusters.
 		if seen[fc.Spec.ClusterID] || !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted) {
 			continue
 		}

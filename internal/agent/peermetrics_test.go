@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/internal/kube"
 )
 
-func TestMetricsTellOfTrustedPeersAndThePool(t *testing.T) {
+func TestMetricsShowTrustedPeersAndThePool(t *testing.T) {
 	t.Parallel()
 	peer := func(name, id string, conditions ...metav1.Condition) *v1alpha1.ForeignCluster {
 		fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: id}}
@@ -39,11 +39,11 @@ func TestMetricsTellOfTrustedPeersAndThePool(t *testing.T) {
 # TYPE entente_alias_pool_addresses gauge
 entente_alias_pool_addresses{family="IPv4"} 131072
 entente_alias_pool_addresses{family="IPv6"} 3.0948500982134507e+26
-# HELP entente_alias_pool_used_addresses How many of them are given to peers.
+# HELP entente_alias_pool_used_addresses How many of them are assigned to peers.
 # TYPE entente_alias_pool_used_addresses gauge
 entente_alias_pool_used_addresses{family="IPv4"} 320
 entente_alias_pool_used_addresses{family="IPv6"} 1.8446744073709552e+19
-# HELP entente_peer_condition Whether a condition of a trusted cluster is true; absent while that is unknown, or nothing is wanted of it.
+# HELP entente_peer_condition Whether a condition of a trusted cluster is true; absent while that is unknown, or the condition does not apply.
 # TYPE entente_peer_condition gauge
 entente_peer_condition{peer="good-id",type="Connected"} 1
 entente_peer_condition{peer="good-id",type="Network"} 0

@@ -26,7 +26,7 @@ func (a *agent) placePods(ctx context.Context, cfg PlacementConfig) error {
 	if err != nil {
 		return fmt.Errorf("read the certificate of the placement webhook: %w", err)
 	}
-	// Its informer has to be there before the first pod.
+	// Its informer has to exist before the first pod.
 	if _, err := a.mgr.GetCache().GetInformer(ctx, &v1alpha1.NamespaceOffloading{}); err != nil {
 		return fmt.Errorf("watch NamespaceOffloadings: %w", err)
 	}
@@ -53,13 +53,13 @@ func (a *agent) placePods(ctx context.Context, cfg PlacementConfig) error {
 	})
 }
 
-// offloadingOf returns how a namespace is offloaded; nil if it is not, or not any more.
+// offloadingOf returns how a namespace is offloaded; nil if it is not, or no longer.
 func (a *agent) offloadingOf(ctx context.Context, namespace string) (*v1alpha1.NamespaceOffloading, error) {
 	var o v1alpha1.NamespaceOffloading
 	err := a.mgr.GetCache().Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // nil means not offloaded
 	case err != nil:
 		return nil, fmt.Errorf("read the NamespaceOffloading of namespace %s: %w", namespace, err)
 	}

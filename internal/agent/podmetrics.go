@@ -5,7 +5,7 @@ import (
 	"github.com/entente-dev/entente/internal/podmetrics"
 )
 
-// podMetrics builds what measures the pods that run here for consumers.
+// podMetrics builds the measuring of pods that run here for consumers.
 func (a *agent) podMetrics() (*podmetrics.Provider, error) {
 	return podmetrics.NewProvider(podmetrics.ProviderConfig{
 		Source: podmetrics.MetricsAPI{REST: a.kubernetes.Discovery().RESTClient(), Label: v1alpha1.LabelContract},

@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/internal/dnsupdate"
 )
 
-// publish keeps this cluster in DNS, while this agent leads.
+// publish publishes this cluster in DNS while this agent leads.
 func (a *agent) publish(_ context.Context, cfg dnsupdate.Config) error {
 	p := &dnsupdate.Publishing{
 		Config: cfg, Namespace: a.cfg.Namespace, Client: a.direct, Events: a.events, Log: a.log, Now: time.Now, Report: &a.published,

@@ -20,19 +20,18 @@ import (
 )
 
 const (
-	// lookupInterval is how often the API server is asked about this cluster's own addresses,
-	// lookupTimeout how long that may take, and lookupRetry how soon it is asked again as long
-	// as it never answered.
+	// lookupInterval is how often the API server is asked about this cluster's own addresses, lookupTimeout how
+	// long that may take, and lookupRetry how soon it is asked again until its first response.
 	lookupInterval, lookupTimeout, lookupRetry = time.Minute, 5 * time.Second, 5 * time.Second
 )
 
-// lastKnown is an answer of the API server that stays in force until there is a newer one:
-// it is needed more often than the server is to be asked.
+// lastKnown caches a response of the API server until there is a newer one: it is needed more often than the server
+// should be asked.
 type lastKnown[T any] struct {
 	ask func(context.Context) (T, error)
-	// what is what is asked, for the log.
+	// what names what is read, for the log.
 	what string
-	// every is the least time between two questions; 0 is lookupInterval.
+	// every is the least time between two reads; 0 means lookupInterval.
 	every time.Duration
 	now   func() time.Time
 	log   *slog.Logger
@@ -40,12 +39,12 @@ type lastKnown[T any] struct {
 	mu    sync.Mutex
 	value T
 	known bool
-	// asked is when it was asked last, and err how that failed.
+	// asked is the time of the last read, and err its error.
 	asked time.Time
 	err   error
 }
 
-// get fails only until the API server answered once.
+// get fails only until the API server has responded once.
 func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,7 +59,7 @@ func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
 		if err == nil {
 			k.value, k.known = value, true
 		} else if k.err == nil {
-			k.log.Warn("cannot read what is needed of the API server; what it said before counts", "what", k.what, "known", k.known, "err", err)
+			k.log.Warn("cannot read from the API server; its last response is used", "what", k.what, "known", k.known, "err", err)
 		}
 		k.asked, k.err = k.now(), err
 	}
@@ -70,8 +69,8 @@ func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
 	return k.value, nil
 }
 
-// servicePrefixes is a [controller.Reserved]: the prefixes of this cluster's Services, those
-// that its administrator names, and those that its API server has.
+// servicePrefixes is a [controller.Reserved]: the prefixes of this cluster's Services, those that its administrator
+// configured, and those that its API server has.
 func servicePrefixes(named []netip.Prefix, direct ctrlclient.Reader, log *slog.Logger) controller.Reserved {
 	has := &lastKnown[[]netip.Prefix]{now: time.Now, log: log, what: "which prefixes Services have", ask: func(ctx context.Context) ([]netip.Prefix, error) {
 		return serviceCIDRs(ctx, direct)
@@ -82,8 +81,8 @@ func servicePrefixes(named []netip.Prefix, direct ctrlclient.Reader, log *slog.L
 	}
 }
 
-// serviceCIDRs returns the prefixes of this cluster's Services, as far as its API server
-// says: since Kubernetes 1.33 (KEP-1880). An older one has no such kind.
+// serviceCIDRs returns the prefixes of this cluster's Services, as far as its API server has ServiceCIDRs: since
+// Kubernetes 1.33 (KEP-1880). An older one does not have the kind.
 func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix, error) {
 	var list networkingv1.ServiceCIDRList
 	err := direct.List(ctx, &list)
@@ -91,7 +90,7 @@ func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find out which prefixes Services have: %w", err)
+		return nil, fmt.Errorf("list service CIDRs: %w", err)
 	}
 	var out []netip.Prefix
 	for i := range list.Items {

@@ -44,7 +44,7 @@ func (a *agent) introductions() introductions {
 }
 
 func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret jointoken.Secret) (identity.ClusterInfo, error) {
-	self := j.a.self() // before the token is used up, so that an answer can be given once it is
+	self := j.a.self() // before the token is used up, so that nothing can fail after that
 	again, err := j.a.tokens.Redeem(ctx, tokenID, secret, by)
 	if err != nil {
 		return self, err
@@ -78,9 +78,8 @@ func (j joining) Revoked(ctx context.Context, id peering.ClusterID, message stri
 	return nil
 }
 
-// addPeer records trust and lets the peer's session in at once: one that it called
-// will be dialling while the reconciler still sleeps, and one that was called waits to
-// be dialled.
+// addPeer records trust and admits the peer's session at once: a cluster that called this one will dial before the
+// reconciler has run, and one that was called waits to be dialled.
 func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, wanted string, called bool) (string, error) {
 	name, err := store.AddPeer(ctx, a.direct, a.mgr.GetClient(), id, info, wanted)
 	if err != nil {
@@ -98,12 +97,11 @@ func (a *agent) join(ctx context.Context, token jointoken.Token, name string) (s
 	return a.addPeer(ctx, token.Issuer, info, name, false)
 }
 
-// introduce introduces this cluster at an endpoint and keeps who answers, for an
-// administrator to decide, or with approve decides at once: then id says who has
-// to answer.
+// introduce introduces this cluster at an endpoint and records the cluster that responds, for an administrator to
+// decide, or decides at once if approve is set: then id is the cluster that has to respond.
 func (a *agent) introduce(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (string, error) {
 	if approve && id == "" {
-		return "", peering.Errorf(peering.ReasonRequestInvalid, "say which cluster is approved, by its ID")
+		return "", peering.Errorf(peering.ReasonRequestInvalid, "name the cluster to approve by its ID")
 	}
 	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: a.source, Self: a.self(), Requested: true})
 	if err != nil {
@@ -117,8 +115,7 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 	})
 }
 
-// strangers calls clusters that need not trust this one. It implements
-// trust.Strangers.
+// strangers calls clusters that may not trust this one yet. It implements trust.Strangers.
 type strangers struct{ a *agent }
 
 func (s strangers) Join(ctx context.Context, token jointoken.Token) (identity.ClusterInfo, error) {
@@ -128,7 +125,7 @@ func (s strangers) Join(ctx context.Context, token jointoken.Token) (identity.Cl
 func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
 	cfg := client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.selfTo(id), Requested: requested}
 	if endpoint == trust.InBand {
-		// As the client has it, host and port: what is dialled does not go by them.
+		// The client needs a host and port, which are not dialled in-band.
 		cfg.Endpoint = net.JoinHostPort(trust.InBand, "7443")
 		cfg.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.a.dialInBand(ctx, id) }
 	}
@@ -140,49 +137,47 @@ func (s strangers) UpdateBundle(ctx context.Context, id peering.ClusterID) error
 	return client.UpdateBundle(ctx, s.a.sessions.Conn(id), s.a.selfTo(id))
 }
 
-// trusted makes bundles and sessions fit the ForeignClusters. It implements
-// controller.Trust.
+// trusted sets bundles and sessions according to the ForeignClusters. It implements controller.Trust.
 type trusted struct {
 	self    peering.ClusterID
 	bundles *identity.Bundles
-	// sessions is there once the agent is built.
+	// sessions is set once the agent is built.
 	sessions *session.Manager
 
-	// nameOf is how a peer is named here.
+	// nameOf returns the name of a peer here.
 	nameOf func(peering.ClusterID) string
 
-	// again has the ForeignClusters be looked at once more.
+	// again reconciles the ForeignClusters again.
 	again func()
 
 	mu     sync.Mutex
 	denied map[peering.ClusterID]bool
-	// held is the trust bundles that were set, PEM: to read one takes signatures.
-	held map[peering.ClusterID]string
-	// admitted is who just joined.
+	// bundlesSet is the trust bundles that were set, PEM: reading one verifies signatures.
+	bundlesSet map[peering.ClusterID]string
+	// admitted is the clusters that just joined.
 	admitted map[peering.ClusterID]*admission
-	// dialled is whom the sessions dial.
+	// dialled is the peers that the sessions dial.
 	dialled []session.Peer
-	// look is when it is looked again because of those that just joined.
-	look time.Time
+	// recheck is when Set is called again because of clusters that just joined.
+	recheck time.Time
 }
 
 // admission is a cluster that just joined.
 type admission struct {
 	at        time.Time
 	endpoints []string
-	// called says that it called this cluster to join, so that it dials too; before it
-	// has the answer it would refuse this cluster.
+	// called: the cluster called this one to join, so it will dial, too; before it has the response it would refuse
+	// this cluster.
 	called bool
-	// shown says that its ForeignCluster was among those that were set since.
+	// shown: its ForeignCluster was among those that were set since.
 	shown bool
 }
 
 const (
-	// admissionUnseen is for how long a cluster that joined is trusted although no
-	// ForeignCluster shows it: a cache may lag so much.
+	// admissionUnseen is how long a cluster that joined is trusted although no ForeignCluster shows it: a cache may
+	// be that stale.
 	admissionUnseen = 3 * time.Second
-	// calledDials is how long one that called to join may take to dial, before this
-	// cluster does.
+	// calledDials is how long a cluster that called to join may take to dial, before this cluster does.
 	calledDials = time.Second
 )
 
@@ -191,12 +186,12 @@ func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID
 	t.mu.Lock()
 	t.denied = make(map[peering.ClusterID]bool, len(denied))
 	for _, id := range denied {
-		// What was denied before it joined is no news.
+		// A denial from before it joined is outdated.
 		if a := t.admitted[id]; a == nil || a.shown {
 			t.denied[id] = true
 		}
 	}
-	held := t.held
+	bundlesSet := t.bundlesSet
 	t.mu.Unlock()
 	keep := make(map[peering.ClusterID]string, len(peers))
 	wanted := make([]controller.TrustedPeer, 0, len(peers))
@@ -204,7 +199,7 @@ func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID
 		if p.ID == t.self {
 			continue
 		}
-		if held[p.ID] != p.Bundle || !t.bundles.Has(p.ID) {
+		if bundlesSet[p.ID] != p.Bundle || !t.bundles.Has(p.ID) {
 			bundle, err := identity.ReadBundlePEM(p.ID, []byte(p.Bundle))
 			if err != nil || t.bundles.Trust(p.ID, bundle) != nil {
 				continue // its conditions say so
@@ -214,8 +209,8 @@ func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID
 		wanted = append(wanted, p)
 	}
 	t.mu.Lock()
-	t.held = keep
-	t.settle(wanted, now)
+	t.bundlesSet = keep
+	t.updateAdmissions(wanted, now)
 	dial := make([]session.Peer, 0, len(wanted))
 	for _, p := range wanted {
 		a := t.admitted[p.ID]
@@ -239,14 +234,13 @@ func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID
 	}
 	t.mu.Unlock()
 	for _, id := range gone {
-		t.bundles.Remove(id) // which cuts its sessions
+		t.bundles.Remove(id) // this ends its sessions
 	}
 }
 
-// settle notes which of those that just joined are among the peers that are set,
-// forgets those of which nothing else is to be awaited, and has it looked again when
-// that comes. The lock is held.
-func (t *trusted) settle(peers []controller.TrustedPeer, now time.Time) {
+// updateAdmissions notes which of the clusters that just joined are among the peers, forgets those that need no
+// waiting any more, and schedules the next Set. The caller holds the lock.
+func (t *trusted) updateAdmissions(peers []controller.TrustedPeer, now time.Time) {
 	var later time.Duration
 	for _, p := range peers {
 		if a := t.admitted[p.ID]; a != nil {
@@ -264,14 +258,14 @@ func (t *trusted) settle(peers []controller.TrustedPeer, now time.Time) {
 			later = left
 		}
 	}
-	if at := now.Add(later); later > 0 && (!now.Before(t.look) || at.Before(t.look)) {
-		t.look = at
+	if at := now.Add(later); later > 0 && (!now.Before(t.recheck) || at.Before(t.recheck)) {
+		t.recheck = at
 		time.AfterFunc(later, t.again)
 	}
 }
 
-// admit trusts a cluster before its ForeignCluster was looked at. One that called
-// this cluster will dial; the other is dialled at once.
+// admit trusts a cluster before its ForeignCluster is reconciled. One that called this cluster will dial; the other
+// is dialled at once.
 func (t *trusted) admit(id peering.ClusterID, info identity.ClusterInfo, called bool) error {
 	t.mu.Lock()
 	delete(t.denied, id)
@@ -291,7 +285,7 @@ func (t *trusted) admit(id peering.ClusterID, info identity.ClusterInfo, called 
 	return nil
 }
 
-// isDenied says whether an administrator denied a cluster.
+// isDenied reports whether an administrator denied a cluster.
 func (t *trusted) isDenied(id peering.ClusterID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,7 +306,7 @@ func (t *trusted) Session(id peering.ClusterID) trust.Session {
 	if status.Err != nil {
 		out.Why = fmt.Sprintf("no session with the peer's agent: %v", status.Err)
 	}
-	// What the last try was told, not one before it.
+	// The refusal of the last try only.
 	if refused, ok := errors.AsType[*session.RefusedError](status.Err); ok {
 		out.Denied, out.Untrusted = refused.Denied(), refused.Untrusted()
 	}
@@ -323,8 +317,7 @@ func (t *trusted) Revoke(ctx context.Context, id peering.ClusterID, message stri
 	return client.Revoke(ctx, t.sessions.Conn(id), message)
 }
 
-// watchSessions has peers looked at whose session came, went, or was refused for
-// another reason than before.
+// watchSessions reconciles peers whose session came, went, or was refused for another reason than before.
 func (a *agent) watchSessions(ctx context.Context) error {
 	changes, cancel := a.sessions.Subscribe()
 	defer cancel()
@@ -353,7 +346,7 @@ func (a *agent) watchSessions(ctx context.Context) error {
 			return nil
 		case <-changes:
 		case <-renewals:
-			// The identity may have another key, of which peers are told.
+			// The identity may have a new key, which is sent to peers.
 			for id := range seen {
 				a.wakeTrust(id)
 			}
@@ -369,7 +362,7 @@ func (a *agent) wakeTrust(id peering.ClusterID) {
 	}
 }
 
-// reconcileTrust makes trust of what ForeignClusters say.
+// reconcileTrust builds what makes trust follow the ForeignClusters.
 func (a *agent) reconcileTrust(context.Context) error {
 	a.trusts = &trust.Trusts{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
@@ -377,7 +370,7 @@ func (a *agent) reconcileTrust(context.Context) error {
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
 		AttemptChanged: a.peersWake.wake,
 		Joined: func(id peering.ClusterID, info identity.ClusterInfo) {
-			// What it says is kept: if it cannot be read its conditions say so.
+			// The ForeignCluster is stored: if its bundle is malformed its conditions say so.
 			if err := a.trust.admit(id, info, false); err != nil {
 				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)
 			}

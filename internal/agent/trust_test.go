@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// trustTest is a trust whose sessions dial nobody.
+// trustTest is a trust whose sessions do not dial.
 type trustTest struct {
 	*trusted
 	looks atomic.Int32
@@ -38,7 +38,7 @@ func newTrustTest(t *testing.T) *trustTest {
 	return tt
 }
 
-// dials says whether a peer is dialled, and whether at once.
+// dials reports whether a peer is dialled, and whether at once.
 func (tt *trustTest) dials(id peering.ClusterID) (dialled, now bool) {
 	tt.mu.Lock()
 	defer tt.mu.Unlock()
@@ -98,7 +98,7 @@ func TestAPeerWithoutForeignClusterLosesTrust(t *testing.T) {
 	tt.mu.Unlock()
 	tt.Set(nil, nil)
 	if tt.bundles.Has(id) {
-		t.Error("it is trusted although no ForeignCluster says so")
+		t.Error("it is trusted although no ForeignCluster does")
 	}
 }
 
@@ -154,6 +154,6 @@ func TestUnchangedBundlesAreNotParsedAgain(t *testing.T) {
 	peer.Bundle = "none"
 	tt.Set([]controller.TrustedPeer{peer}, nil)
 	if tt.bundles.Has(id) {
-		t.Error("a bundle that cannot be read trusts somebody")
+		t.Error("a malformed bundle trusts a cluster")
 	}
 }

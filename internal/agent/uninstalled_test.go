@@ -35,7 +35,7 @@ func TestAnAgentEndsWithItsNamespace(t *testing.T) {
 		if err := c.Delete(t.Context(), own); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(namespaceLook)
+		time.Sleep(namespacePoll)
 		synctest.Wait()
 		if stopped == nil {
 			t.Fatal("it goes on")

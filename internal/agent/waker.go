@@ -14,13 +14,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// waker has a reconciler look at objects again, by their names, and never blocks. No
-// name is lost, however many come at once: a reconciler looks at what nothing happens
-// to after minutes only. The reconciler's queue has each name once.
+// waker enqueues objects by name for a reconciler, and never blocks. No name is lost, however many come at once: a
+// reconciler requeues objects by itself only after minutes. The reconciler's queue has each name once.
 type waker struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// early are the names that came before there was a queue.
+	// early are the names that came before the queue existed.
 	early map[string]struct{}
 }
 
@@ -52,27 +51,27 @@ func requestFor(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// wakePeer has a peer's ForeignCluster reconciled again.
+// wakePeer enqueues a peer's ForeignCluster.
 func (a *agent) wakePeer(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
 		a.peersWake.wake(fc.Name)
 	}
 }
 
-// wakePeers has all ForeignClusters reconciled again.
+// wakePeers enqueues all ForeignClusters.
 func (a *agent) wakePeers() {
 	var list v1alpha1.ForeignClusterList
-	err := a.mgr.GetClient().List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once
+	err := a.mgr.GetClient().List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a read from a cache does not block
 	if err != nil {
-		return // they are looked at in time
+		return // they are reconciled after minutes
 	}
 	for i := range list.Items {
 		a.peersWake.wake(list.Items[i].Name)
 	}
 }
 
-// gather returns a function that has call called with each key that it is called with,
-// once a pause later, however often that is meanwhile.
+// gather returns a function that calls call with each key that it gets, once after a pause, however often it gets
+// the key meanwhile.
 func gather[K comparable](pause time.Duration, call func(K)) func(K) {
 	var mu sync.Mutex
 	due := map[K]bool{}

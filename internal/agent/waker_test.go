@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// All peers may come or go at once, and nobody looks again soon at one whose wake
+// All peers may come or go at once, and a peer is not requeued soon if its wake
 // was lost.
 func TestNoWakeIsLost(t *testing.T) {
 	t.Parallel()
@@ -26,6 +26,6 @@ func TestNoWakeIsLost(t *testing.T) {
 		w.wake(fmt.Sprint(i))
 	}
 	if n := queue.Len(); n != all {
-		t.Errorf("%d names are to be looked at, of %d", n, all)
+		t.Errorf("%d names are enqueued, of %d", n, all)
 	}
 }
