@@ -29,7 +29,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Where the agent is, in each cluster.
+// Names of the agent's objects in each cluster.
 const (
 	// DefaultNamespace is the namespace of the installation.
 	DefaultNamespace = "entente-system"
@@ -42,10 +42,10 @@ const (
 	// authority of its admin API, under CAKey.
 	CAConfigMap = "entente-ca"
 	CAKey       = "ca.crt"
-	// CLIRole is the Role, in the namespace of the installation, of those who reach the
-	// agent through the API server.
+	// CLIRole is the Role, in the namespace of the installation, of users who reach the agent
+	// through the API server.
 	CLIRole = "entente-cli"
-	// leaderLabel is "true" on the pod that leads, as the API has it.
+	// leaderLabel is "true" on the pod that leads, as in the API.
 	leaderLabel = "entente.dev/leader"
 	// AgentSelector selects the agent's pods.
 	AgentSelector = "app.kubernetes.io/name=entente,app.kubernetes.io/component=agent"
@@ -61,13 +61,13 @@ const (
 	adminMaxMessage  = 4 << 20
 )
 
-// AdminConfig says which cluster's agent to reach, and as whom.
+// AdminConfig configures DialAdmin.
 type AdminConfig struct {
 	// REST reaches the Kubernetes API server, as from a kubeconfig. Its client
-	// certificate or bearer token (also of an exec plugin) is what the agent knows
-	// the caller by. Required.
+	// certificate or bearer token (also of an exec plugin) authenticates the caller to the agent.
+	// Required.
 	REST *rest.Config
-	// Namespace is where Entente is installed; empty is DefaultNamespace.
+	// Namespace is where Entente is installed; empty means DefaultNamespace.
 	Namespace string
 	// Address dials the agent directly, as host:port, and not through the API
 	// server. It is for callers in the cluster.
@@ -85,8 +85,7 @@ type Admin struct {
 	close func() error
 }
 
-// NewAdmin speaks to an agent over a connection of the caller's, who also closes
-// it.
+// NewAdmin returns a client of an agent over a connection, which the caller has to close.
 func NewAdmin(conn grpc.ClientConnInterface) *Admin {
 	return &Admin{AdminServiceClient: ententev1.NewAdminServiceClient(conn), conn: conn, close: func() error { return nil }}
 }
@@ -98,14 +97,12 @@ func (a *Admin) Close() error { return a.close() }
 // health.
 func (a *Admin) Conn() grpc.ClientConnInterface { return a.conn }
 
-// DialAdmin connects to the agent of a cluster. Nothing of the agent has to be
-// reachable from outside: the connection goes through the API server, like
-// kubectl port-forward, and is encrypted end to end. It needs the permissions to
-// get the ConfigMap entente-ca, to list pods, and to create pods/portforward in
-// the namespace of the installation.
-//
-// It returns without having dialled if the cluster answered; the first call
-// tells whether the agent does.
+// DialAdmin connects to the agent of a cluster. The agent need not be reachable from outside: the
+// connection goes through the API server, like kubectl port-forward, and is encrypted end to end.
+// It needs the permissions to get the ConfigMap entente-ca, to list pods, and to create
+// pods/portforward in the namespace of the installation.
+// If the cluster's API server responds, it returns without having dialled the agent; the first
+// call fails if the agent cannot be reached.
 func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	if cfg.REST == nil {
 		return nil, errors.New("dial agent: no kubeconfig")
@@ -162,8 +159,8 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	return a, nil
 }
 
-// publishedCA reads the agent's certificate authority, which whoever may read
-// the ConfigMap trusts the API server to have from the agent.
+// publishedCA reads the agent's certificate authority from its ConfigMap, for which callers trust
+// the API server.
 func publishedCA(ctx context.Context, clients kubernetes.Interface, namespace string) ([]byte, error) {
 	cm, err := clients.CoreV1().ConfigMaps(namespace).Get(ctx, CAConfigMap, metav1.GetOptions{})
 	switch {
@@ -179,8 +176,8 @@ func publishedCA(ctx context.Context, clients kubernetes.Interface, namespace st
 	return []byte(cm.Data[CAKey]), nil
 }
 
-// notAllowed is the error of callers whom the API server does not let reach the agent:
-// not the agent is at fault but a RoleBinding is missing.
+// notAllowed is the error of callers whom the API server does not let reach the agent, which
+// means that a RoleBinding is missing.
 func notAllowed(err error, namespace string) error {
 	return &peering.Error{
 		Reason: peering.ReasonCallerNotAllowed, Err: err,
@@ -189,14 +186,14 @@ func notAllowed(err error, namespace string) error {
 	}
 }
 
-// refusal remembers that the API server forbade to reach the agent. gRPC dials by
-// itself, and says of a dial that failed only that nobody answers.
+// refusal keeps the error that the API server forbids to reach the agent. gRPC dials by itself,
+// and reports a failed dial only as unavailable.
 type refusal struct {
 	mu  sync.Mutex
 	err error
 }
 
-// note remembers the outcome of a dial, and returns its error.
+// note keeps the outcome of a dial, and returns its error.
 func (r *refusal) note(err error, namespace string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +204,7 @@ func (r *refusal) note(err error, namespace string) error {
 	return err
 }
 
-// instead returns the refusal for an error that is only its consequence.
+// instead returns the refusal in place of an error that it caused.
 func (r *refusal) instead(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,8 +223,8 @@ func (r *refusal) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 	return s, r.instead(err)
 }
 
-// adminTLS trusts the agent's own authority only, and shows the client
-// certificate that the API server would be shown.
+// adminTLS trusts only the agent's own authority, and presents the same client certificate as to
+// the API server.
 func adminTLS(cfg AdminConfig) (*tls.Config, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(cfg.CA) {
@@ -252,9 +249,9 @@ func adminTLS(cfg AdminConfig) (*tls.Config, error) {
 	return out, nil
 }
 
-// agentTLS is the transport security of a connection to an agent. One that was installed
-// again has another authority: where the agent's is not trusted, the published one is read
-// again, for the next dial.
+// agentTLS is the transport security of a connection to an agent. An agent that was installed
+// again has another authority: if its certificate is not trusted, the published authority is read
+// again for the next dial.
 type agentTLS struct {
 	credentials.TransportCredentials
 	published func(context.Context) ([]byte, error)
@@ -263,8 +260,8 @@ type agentTLS struct {
 	config *tls.Config
 }
 
-// newAgentTLS returns the credentials of a configuration; published may be nil, and then
-// its authority is the only one.
+// newAgentTLS returns the credentials of a configuration. If published is nil, the authority
+// never changes.
 func newAgentTLS(config *tls.Config, published func(context.Context) ([]byte, error)) credentials.TransportCredentials {
 	if published == nil {
 		return credentials.NewTLS(config)
@@ -289,8 +286,8 @@ func (a *agentTLS) Clone() credentials.TransportCredentials {
 	return newAgentTLS(a.config, a.published)
 }
 
-// trust trusts the authority that is published now. That it cannot be read is for the
-// next dial to tell, or not.
+// trust trusts the authority that is published now. If it cannot be read, the next dial fails or
+// tries again.
 func (a *agentTLS) trust(ctx context.Context) {
 	ca, err := a.published(ctx)
 	roots := x509.NewCertPool()
@@ -303,8 +300,8 @@ func (a *agentTLS) trust(ctx context.Context) {
 	a.config.RootCAs = roots
 }
 
-// bearerOf gives each call the bearer token that a kubeconfig gives to requests
-// of the API server, wherever it comes from: the file, a token file, or a plugin.
+// bearerOf adds to each call the bearer token that a kubeconfig adds to requests to the API
+// server, wherever it comes from: the file, a token file, or a plugin.
 type bearerOf struct{ config *rest.Config }
 
 func (b bearerOf) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
@@ -323,15 +320,14 @@ func (b bearerOf) GetRequestMetadata(ctx context.Context, _ ...string) (map[stri
 	}
 	_ = resp.Body.Close()
 	if !strings.HasPrefix(seen.authorization, "Bearer ") {
-		return nil, nil //nolint:nilnil // no token is an answer: a certificate speaks then
+		return nil, nil //nolint:nilnil // without a token, a certificate authenticates the caller
 	}
 	return map[string]string{"authorization": seen.authorization}, nil
 }
 
 func (bearerOf) RequireTransportSecurity() bool { return true }
 
-// headerCatcher is where a request ends that is made to see what credentials are
-// put on it.
+// headerCatcher records the credentials of a request, and does not send it.
 type headerCatcher struct{ authorization string }
 
 func (h *headerCatcher) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -16,7 +16,7 @@ func (a *Admin) Peers(ctx context.Context) iter.Seq2[*ententev1.Peer, error] {
 	})
 }
 
-// Peerings ranges over all that this cluster asks for.
+// Peerings ranges over all peerings that this cluster asks for.
 func (a *Admin) Peerings(ctx context.Context) iter.Seq2[*ententev1.Peering, error] {
 	return all(func(token string) ([]*ententev1.Peering, string, error) {
 		resp, err := a.ListPeerings(ctx, &ententev1.ListPeeringsRequest{PageSize: pageSize, PageToken: token})
@@ -24,8 +24,8 @@ func (a *Admin) Peerings(ctx context.Context) iter.Seq2[*ententev1.Peering, erro
 	})
 }
 
-// PeeringRequests ranges over what a peer (peers/NAME, or peers/- for all) asks
-// for and an administrator has to approve.
+// PeeringRequests ranges over the requests of a peer (peers/NAME, or peers/- for all) that an
+// administrator has to approve.
 func (a *Admin) PeeringRequests(ctx context.Context, parent string) iter.Seq2[*ententev1.PendingRequest, error] {
 	return all(func(token string) ([]*ententev1.PendingRequest, string, error) {
 		resp, err := a.ListPeeringRequests(ctx, &ententev1.ListPeeringRequestsRequest{PageSize: pageSize, Parent: parent, PageToken: token})

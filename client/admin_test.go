@@ -40,7 +40,7 @@ import (
 // cert is short for tests.
 type cert = x509.Certificate
 
-// agent is an AdminService that tells whom it saw.
+// agent is an AdminService that returns which user it saw.
 type agent struct {
 	ententev1.UnimplementedAdminServiceServer
 	bearer, user string
@@ -293,7 +293,7 @@ func clientCertificate(t testing.TB, user string) (certPEM, keyPEM []byte) {
 	return certPEM, keyPEM
 }
 
-func TestTheTokenGoesToNobodyButTheAgent(t *testing.T) {
+func TestOnlyTheAgentGetsTheToken(t *testing.T) {
 	s := newAPIServer(t)
 	// What answers in the agent's place has a certificate of another authority.
 	impostor := &agent{}
@@ -341,9 +341,9 @@ func TestAnAgentThatWasInstalledAgainIsTrusted(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityThatWasGivenIsTheOnlyOne: what the caller trusts is not replaced by
-// what the cluster says.
-func TestAnAuthorityThatWasGivenIsTheOnlyOne(t *testing.T) {
+// TestAConfiguredAuthorityIsTheOnlyOne: the authority that the caller trusts is not replaced by
+// the one that the cluster publishes.
+func TestAConfiguredAuthorityIsTheOnlyOne(t *testing.T) {
 	s := newAPIServer(t)
 	a, err := dialTest(t, AdminConfig{REST: s.config(), CA: newSource(t).Identity().RootPEM()})
 	if err != nil {
@@ -402,11 +402,11 @@ func TestTheAgentThatLeadsIsAsked(t *testing.T) {
 		want string
 		soon bool
 	}{
-		"one that leads and one that stands by": {[]corev1.Pod{leads(pod("a", true, time.Hour)), pod("b", true, time.Minute)}, "a", true},
-		"the leader died a moment ago":          {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", true, time.Minute)}, "", true},
-		"the leader is being deleted":           {[]corev1.Pod{ends(leads(pod("a", true, time.Hour))), pod("b", true, time.Minute)}, "", true},
-		"another took over":                     {[]corev1.Pod{leads(pod("a", true, time.Hour)), leads(pod("b", true, time.Minute))}, "b", true},
-		"none is ready":                         {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", false, time.Minute)}, "", false},
+		"one that leads and one that waits": {[]corev1.Pod{leads(pod("a", true, time.Hour)), pod("b", true, time.Minute)}, "a", true},
+		"the leader died a moment ago":      {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", true, time.Minute)}, "", true},
+		"the leader is being deleted":       {[]corev1.Pod{ends(leads(pod("a", true, time.Hour))), pod("b", true, time.Minute)}, "", true},
+		"another took over":                 {[]corev1.Pod{leads(pod("a", true, time.Hour)), leads(pod("b", true, time.Minute))}, "b", true},
+		"none is ready":                     {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", false, time.Minute)}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, soon := leaderOf(tc.pods); got != tc.want || soon != tc.soon {

@@ -15,13 +15,12 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// watchAgain is the pause before a watch that broke is begun again.
+// watchAgain is the pause before a watch that broke is started again.
 const watchAgain = time.Second
 
-// Events ranges over what happens to a peer (peers/NAME), or to all, until ctx
-// ends. A nil event says that the watch begins, also again after it broke: from
-// there on nothing is missed, so that is when to look at what is. An error that
-// trying again does not help with ends it.
+// Events ranges over what happens to a peer (peers/NAME), or to all, until ctx ends. A nil event
+// means that the watch begins, also after it broke: from then on no event is missed, so that is
+// when to read the current state. A permanent error ends it.
 func (a *Admin) Events(ctx context.Context, peer string) iter.Seq2[*ententev1.WatchEventsResponse, error] {
 	return func(yield func(*ententev1.WatchEventsResponse, error) bool) {
 		for {
@@ -41,7 +40,7 @@ func (a *Admin) Events(ctx context.Context, peer string) iter.Seq2[*ententev1.Wa
 	}
 }
 
-// events is one watch. It returns nil when the caller has enough.
+// events is one watch. It returns nil when the caller stops the iteration.
 func (a *Admin) events(ctx context.Context, peer string, yield func(*ententev1.WatchEventsResponse) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,8 +48,8 @@ func (a *Admin) events(ctx context.Context, peer string, yield func(*ententev1.W
 	if err != nil {
 		return err
 	}
-	// The header comes once nothing is missed any more. A call that was refused has
-	// none, and Recv says why.
+	// The header comes once no event is missed. A call that was refused has no header, and Recv
+	// returns why.
 	if md, err := stream.Header(); err == nil && md != nil && !yield(nil) {
 		return nil
 	}
@@ -65,11 +64,10 @@ func (a *Admin) events(ctx context.Context, peer string, yield func(*ententev1.W
 	}
 }
 
-// passes says whether an error is of the moment: the agent stops or is away, its
-// API server does not answer, this side was too slow, or the other end saw the
-// time run out a little earlier.
+// passes reports whether an error is transient: the agent stops or is away, its API server does
+// not respond, this side was too slow, or the deadline passed a little earlier at the other end.
 func passes(err error) bool {
-	if errors.Is(err, io.EOF) { // the other end had enough
+	if errors.Is(err, io.EOF) { // the other end closed it
 		return true
 	}
 	switch status.Code(err) {
@@ -80,9 +78,8 @@ func passes(err error) bool {
 	}
 }
 
-// WaitForPeering waits until a peering (peerings/NAME) works: there is a contract
-// and its virtual node takes pods. When ctx ends first, the error says what it
-// still waited for.
+// WaitForPeering waits until a peering (peerings/NAME) has a contract whose virtual node takes
+// pods. When ctx ends first, the error names what was missing.
 func (a *Admin) WaitForPeering(ctx context.Context, name string) (*ententev1.Peering, error) {
 	lacks := "the agent did not answer"
 	for e, err := range a.Events(ctx, "") {
@@ -92,7 +89,7 @@ func (a *Admin) WaitForPeering(ctx context.Context, name string) (*ententev1.Pee
 			}
 			return nil, fmt.Errorf("wait for %s: %w", name, err)
 		}
-		// Others' events are no reason to look.
+		// Events of other objects are ignored.
 		if subject := e.GetSubject(); e != nil && subject != name && subject != e.GetPeer() {
 			continue
 		}
@@ -109,7 +106,7 @@ func (a *Admin) WaitForPeering(ctx context.Context, name string) (*ententev1.Pee
 	return nil, fmt.Errorf("wait for %s: %w", name, errors.New("the watch ended"))
 }
 
-// peering returns a peering and what it lacks to work.
+// peering returns a peering and what is missing for it to work.
 func (a *Admin) peering(ctx context.Context, name string) (p *ententev1.Peering, lacks string, err error) {
 	resp, err := a.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: name})
 	if err != nil {
@@ -117,7 +114,7 @@ func (a *Admin) peering(ctx context.Context, name string) (p *ententev1.Peering,
 	}
 	p = resp.GetPeering()
 	if c := p.GetAccepted(); c.GetStatus() != "True" || p.GetProvider() == "" {
-		return p, "there is no contract: " + said(c), nil
+		return p, "there is no contract: " + conditionText(c), nil
 	}
 	peer, err := a.GetPeer(ctx, &ententev1.GetPeerRequest{Name: p.GetProvider()})
 	if err != nil {
@@ -128,13 +125,13 @@ func (a *Admin) peering(ctx context.Context, name string) (p *ententev1.Peering,
 			if c.GetStatus() == "True" {
 				return p, "", nil
 			}
-			return p, "the virtual node does not take pods: " + said(c), nil
+			return p, "the virtual node does not take pods: " + conditionText(c), nil
 		}
 	}
 	return p, "the virtual node does not take pods yet", nil
 }
 
-func said(c *ententev1.Condition) string {
+func conditionText(c *ententev1.Condition) string {
 	if c.GetMessage() == "" {
 		return "nothing is known yet"
 	}

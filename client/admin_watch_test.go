@@ -105,7 +105,7 @@ func TestAWatchThatBreaksIsBegunAgain(t *testing.T) {
 	}
 }
 
-func TestWaitingSaysWhatItWaitsFor(t *testing.T) {
+func TestTheErrorOfWaitingNamesWhatIsMissing(t *testing.T) {
 	agent := newFakeAgent()
 	admin, stop := agent.dial()
 	defer stop()
@@ -123,7 +123,7 @@ func TestWaitingSaysWhatItWaitsFor(t *testing.T) {
 		want   string
 	}{
 		"nothing happened yet": {func(*ententev1.Peering) {}, "there is no contract: nothing is known yet"},
-		"the peer says no": {func(p *ententev1.Peering) {
+		"the peer refuses": {func(p *ententev1.Peering) {
 			p.Accepted = &ententev1.Condition{Status: "False", Message: "the policy offers nothing"}
 		}, "there is no contract: the policy offers nothing"},
 		"the node starts": {func(p *ententev1.Peering) {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestTheDocumentsProgramIsAnExample holds docs/api.md to what compiles and runs.
+// TestTheDocumentsProgramIsAnExample compares the program of docs/api.md with an example, which
+// compiles and runs.
 func TestTheDocumentsProgramIsAnExample(t *testing.T) {
 	doc, err := os.ReadFile("../docs/api.md")
 	if err != nil {

@@ -5,16 +5,15 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Reason says why a call failed, as in the proto: "PEER_UNKNOWN". Package peering has the constants.
+// Reason is why a call failed, as in the proto: "PEER_UNKNOWN". Package peering has the constants.
 type Reason = peering.Reason
 
-// ReasonOf returns why a call failed, and "" for nil. Where the server gave no
-// reason it is the name of the gRPC code: "UNAVAILABLE".
+// ReasonOf returns why a call failed, and "" for nil. Without a reason of the server it is the
+// name of the gRPC code: "UNAVAILABLE".
 func ReasonOf(err error) Reason { return wire.ReasonOf(err) }
 
-// Explain returns what a server said about a failed call, for people: its
-// message and, for requests that are not valid, which fields are wrong. It is ""
-// for nil.
+// Explain returns a server's error about a failed call, for people: its message and, for invalid
+// requests, which fields are wrong. It is "" for nil.
 func Explain(err error) string {
 	if err == nil {
 		return ""
@@ -22,7 +21,7 @@ func Explain(err error) string {
 	return wire.FromStatus(err).Error()
 }
 
-// Facts returns what else a server said about a failed call, by name.
+// Facts returns the metadata of a server's error about a failed call.
 func Facts(err error) map[string]string {
 	if err == nil {
 		return nil

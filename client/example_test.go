@@ -74,9 +74,9 @@ func ExampleAdmin_introduce() {
 	}
 	fmt.Println("the other side shows", resp.GetPeer().GetCode(), "too?")
 
-	for _, said := range []string{"042 971", "042 917"} {
-		_, err = admin.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: resp.GetPeer().GetName(), Code: said})
-		fmt.Printf("%s: %v\n", said, client.ReasonOf(err) == "")
+	for _, code := range []string{"042 971", "042 917"} {
+		_, err = admin.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: resp.GetPeer().GetName(), Code: code})
+		fmt.Printf("%s: %v\n", code, client.ReasonOf(err) == "")
 	}
 	// Output:
 	// the other side shows 042917 too?
@@ -147,7 +147,7 @@ func ExampleAdmin_update() {
 	// Output: 16
 }
 
-// Let through what peers ask for, where the policy says AfterApproval.
+// Approve what peers ask for, where the policy says AfterApproval.
 func ExampleAdmin_PeeringRequests() {
 	agent := newFakeAgent()
 	agent.pending = []*ententev1.PendingRequest{{Name: "peers/office/requests/r1", PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "2"}}}
@@ -273,8 +273,8 @@ func askOffice(ctx context.Context, admin *client.Admin) error {
 	return err
 }
 
-// Trust a cluster whose ID its administrator told, ask it for resources, and wait
-// until pods can run there.
+// Trust a cluster whose ID its administrator sent, ask it for resources, and wait until pods can
+// run there.
 func Example() {
 	admin, stop := newFakeAgent().dial()
 	defer stop()

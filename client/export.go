@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// WatchServices hands over how Services of the peer are, each at first and whenever it
-// changes, until ctx ends (then it returns nil) or the stream does; then it says why. A peer
-// that says more than exportRate waits: flow control holds it.
+// WatchServices calls changed with each of the peer's Services, at first and whenever it changes,
+// until ctx ends (then it returns nil) or the stream fails. Flow control slows down a peer that
+// sends more than exportRate.
 func (p Peering) WatchServices(ctx context.Context, contract string, names []peering.ServiceName, changed func(peering.ExportedService)) error {
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel() // the stream ends with this function
@@ -45,8 +45,8 @@ func (p Peering) WatchServices(ctx context.Context, contract string, names []pee
 	return ended(ctx, "watch services", err)
 }
 
-// WatchClusterSet is WatchServices of those that the peer exports to a cluster set. synced is
-// called once all were handed over, with their names.
+// WatchClusterSet is WatchServices for the Services that the peer exports to a cluster set.
+// synced is called with their names once changed was called for all.
 func (p Peering) WatchClusterSet(ctx context.Context, contract string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel() // the stream ends with this function
@@ -80,7 +80,7 @@ func (p Peering) WatchClusterSet(ctx context.Context, contract string, changed f
 	return ended(ctx, "watch cluster set", err)
 }
 
-// ended returns why a stream did; nil where ctx did.
+// ended returns why a stream ended, or nil if ctx ended.
 func ended(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the caller ended it

@@ -21,8 +21,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// fakeAgent is an agent that peers at once with whoever there is. It is what the
-// examples speak to.
+// fakeAgent is an agent that peers at once with any cluster. The examples use it.
 type fakeAgent struct {
 	ententev1.UnimplementedAdminServiceServer
 
@@ -72,7 +71,7 @@ func refuse(reason peering.Reason, message string) error {
 	return wire.Status(&peering.Error{Reason: reason, Message: message}).Err()
 }
 
-// happen tells all watchers.
+// happen sends an event to all watchers.
 func (f *fakeAgent) happen(e *ententev1.WatchEventsResponse) {
 	for w := range f.watchers {
 		w <- e
@@ -96,7 +95,7 @@ func (f *fakeAgent) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) (*
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !strings.HasPrefix(r.GetToken(), "ent1.") {
-		return nil, refuse(peering.ReasonTokenMalformed, "this is no token")
+		return nil, refuse(peering.ReasonTokenMalformed, "this is not a token")
 	}
 	f.peers = append(f.peers, peer(r.GetName(), ""))
 	return &ententev1.JoinPeerResponse{Peer: f.peers[len(f.peers)-1]}, nil

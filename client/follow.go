@@ -13,9 +13,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// FollowLogs is Logs that goes on where it was when the provider's agent is replaced, if the log is
-// followed. What it reads has a time in front of each line, by which it knows what it has: these are taken
-// off if they are not wanted. A line that is longer than maxLine ends it when it breaks.
+// FollowLogs is like Logs, but a log that is followed continues where it was when the provider's
+// agent is replaced. It reads a time in front of each line, by which it knows where to continue,
+// and removes the times unless o asks for them. A log cannot continue within a line longer than
+// maxLine.
 func FollowLogs(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 	open := func(ctx context.Context, o peering.LogOptions) (io.ReadCloser, error) {
 		return Logs(ctx, conn, contract, pod, o)
@@ -49,7 +50,7 @@ type follower struct {
 	log     io.ReadCloser
 
 	position position
-	heard    time.Time // when the last line came
+	lastLine time.Time // when the last line came
 	buf      [streamChunk]byte
 	ready    []byte
 	err      error
@@ -63,7 +64,7 @@ func (f *follower) Read(p []byte) (int, error) {
 		}
 		n, err := f.log.Read(f.buf[:])
 		if n > 0 {
-			f.heard = time.Now()
+			f.lastLine = time.Now()
 			f.ready = f.position.take(f.buf[:n])
 		}
 		if err != nil {
@@ -78,7 +79,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// broke opens the log again, if it did not end. It returns why it is over.
+// broke opens the log again, if it did not end. Its error is why the log ended.
 func (f *follower) broke(err error) error {
 	if errors.Is(err, io.EOF) || f.ctx.Err() != nil || f.position.raw {
 		return err
@@ -93,8 +94,9 @@ func (f *follower) broke(err error) error {
 		}
 		options := f.options
 		if !f.position.last.IsZero() {
-			// Since then by the provider's clock, so some more: what was read is left out.
-			ago := int64(math.Ceil((time.Since(f.heard) + followOverlap).Seconds()))
+			// The provider's clock may differ, so this asks for some more: lines that were read
+			// before are left out.
+			ago := int64(math.Ceil((time.Since(f.lastLine) + followOverlap).Seconds()))
 			options.TailLines, options.SinceSeconds = nil, &ago
 		}
 		if log, openErr := f.open(f.ctx, options); openErr == nil {
@@ -113,31 +115,31 @@ func (f *follower) Close() error {
 
 // position is how far a log with times was read.
 type position struct {
-	// strip says that times are taken off.
+	// strip means that times are removed.
 	strip bool
-	// last is the time of the last line that was handed on, and same how many lines of that time were.
+	// last is the time of the last line that was returned, and same how many lines of that time were.
 	last time.Time
 	same int
-	// passing says that lines up to the position are left out, of which passed have its time.
+	// passing means that lines up to the position are left out; passed of them had its time.
 	passing bool
 	passed  int
-	// line is what came of a line that has not ended.
+	// line is the part that came of an incomplete line.
 	line []byte
-	// raw says that what comes are no lines with times, so that it is handed on as it is.
+	// raw means that lines have no times, so that they are returned unchanged.
 	raw bool
 }
 
-// again has what was read left out of what comes.
+// again leaves out lines that were read before when the log is opened again.
 func (p *position) again() { p.line, p.passing, p.passed = nil, true, 0 }
 
-// rest is what is left when the log ends.
+// rest returns what is left when the log ends.
 func (p *position) rest() []byte {
 	out := p.whole(p.line)
 	p.line = nil
 	return out
 }
 
-// take returns what of a log is to be handed on, after more of it came.
+// take takes the next bytes of a log, and returns those to be returned by Read.
 func (p *position) take(in []byte) (out []byte) {
 	for {
 		if p.raw {
@@ -160,7 +162,7 @@ func (p *position) take(in []byte) (out []byte) {
 	}
 }
 
-// whole returns what of a line is to be handed on.
+// whole returns the part of a complete line that is to be returned by Read.
 func (p *position) whole(line []byte) []byte {
 	if len(line) == 0 || p.raw {
 		return line

@@ -126,7 +126,7 @@ func TestAFollowedLogGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestALogThatDoesNotGoOnSaysWhy(t *testing.T) {
+func TestALogThatDoesNotGoOnReturnsTheReason(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 1))
 	for name, tc := range map[string]struct {
@@ -135,7 +135,7 @@ func TestALogThatDoesNotGoOnSaysWhy(t *testing.T) {
 		want string
 	}{
 		"it is not followed":         {[]string{"a\n", "b\n"}, peering.LogOptions{}, "a\n"},
-		"nobody is there any more":   {[]string{"a\n", "b\n"}, peering.LogOptions{Follow: true}, "a\n"},
+		"the pod is gone":            {[]string{"a\n", "b\n"}, peering.LogOptions{Follow: true}, "a\n"},
 		"one limits what is read":    {[]string{"a\n", "b\n"}, peering.LogOptions{Follow: true, LimitBytes: new(int64(100))}, "a\n"},
 		"a line has no end in sight": {[]string{strings.Repeat("x", 2*maxLine)}, peering.LogOptions{Follow: true}, strings.Repeat("x", maxLine+100)},
 	} {

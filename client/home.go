@@ -12,9 +12,9 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 )
 
-// ConnectHomeAPI asks a consumer's agent to answer a connection of a pod that runs here by a
-// contract, and has a UID there. It returns once home answers; an error may be for the pod. The
-// call ends with ctx.
+// ConnectHomeAPI asks a consumer's agent to serve a connection of a pod that runs here under a
+// contract. uid is that of the pod there. It returns once home accepted the connection; an error
+// may be shown to the pod. The call ends with ctx.
 func ConnectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract, uid string) (*Carrying, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c, err := connectHomeAPI(ctx, conn, contract, uid)
@@ -34,7 +34,7 @@ func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract
 	start := &ententev1.ConnectAPIRequest{Message: &ententev1.ConnectAPIRequest_Start_{
 		Start: &ententev1.ConnectAPIRequest_Start{ContractId: contract, PodUid: uid},
 	}}
-	// io.EOF says only that the call has ended; Recv says why.
+	// io.EOF means only that the call has ended; Recv returns why.
 	if err := stream.Send(start); err != nil && !errors.Is(err, io.EOF) {
 		return nil, wire.FromStatus(err)
 	}

@@ -20,41 +20,40 @@ import (
 type IntroduceConfig struct {
 	// Endpoint is where the other cluster is dialled, as host:port. Required.
 	Endpoint string
-	// ID is who has to answer; empty is anybody. Then only the code tells whether it
-	// is the one that was meant.
+	// ID is the cluster that has to be there; empty accepts any. Then only the code shows whether
+	// it is the right one.
 	ID peering.ClusterID
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
-	// Requested says that an administrator asked for it. A cluster that forgot this one
-	// refuses what is not requested.
+	// Requested means that an administrator asked for it. A cluster that forgot this one refuses
+	// other introductions.
 	Requested bool
-	// Dial opens TCP connections; nil is net.Dialer.
+	// Dial opens TCP connections; nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Introduction is a cluster that this one introduced itself to.
 type Introduction struct {
-	// ID is who answered, by the key that it holds.
+	// ID is the cluster that responded, by its key.
 	ID peering.ClusterID
 	// Info is its ClusterInfo; the trust bundle is that of ID.
 	Info identity.ClusterInfo
-	// Code is the short authentication string, six digits: the other side shows the
-	// same, unless somebody is in between.
+	// Code is the short authentication string, six digits: the other side shows the same, unless
+	// the connection was intercepted.
 	Code string
 }
 
-// Introduce tells another cluster of this one and learns who it is. It makes no
+// Introduce introduces this cluster to another one and returns what that one is. It makes no
 // trust by itself.
-//
-// This side commits to its random number before it sees the other's, and each
-// computes the code from both: somebody in between, with a key of his own to each
-// side, cannot look for numbers that make two codes equal.
+// This side commits to its random number before it sees the other's, and each computes the code
+// from both: an attacker in the middle, with a key of its own to each side, cannot choose numbers
+// that make the two codes equal.
 //
 // Errors are *peering.Error, with the reasons PEER_UNREACHABLE,
 // PEER_IDENTITY_MISMATCH, PEER_IS_SELF, TRUST_DENIED, TRUST_FORGOTTEN,
-// INTRODUCTIONS_PENDING, or what else the other side answered.
+// INTRODUCTIONS_PENDING, or another one of the other side.
 func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if cfg.Source == nil || len(cfg.Self.Roots) == 0 {
 		return Introduction{}, errors.New("introduce: Source and Self are required")
@@ -64,7 +63,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if cfg.ID == self {
 		return Introduction{}, isSelf
 	}
-	conn, id, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
+	conn, id, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "expected was"}.call(ctx, cfg.Endpoint)
 	if err != nil {
 		return Introduction{}, err
 	}
@@ -97,7 +96,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	return Introduction{ID: id, Info: info, Code: introduce.Code(self, nonce, id, [32]byte(resp.GetNonce()))}, nil
 }
 
-// UpdateBundle gives a peer this cluster's new roots, over their session.
+// UpdateBundle sends a peer this cluster's new roots, over their session.
 func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self identity.ClusterInfo) error {
 	_, err := ententev1.NewTrustServiceClient(conn).UpdateBundle(ctx, &ententev1.UpdateBundleRequest{Cluster: wire.ClusterInfoTo(self)})
 	if err != nil {
@@ -106,7 +105,7 @@ func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self ident
 	return nil
 }
 
-// Revoke tells a peer, over their session, that this cluster trusts it no longer.
+// Revoke notifies a peer, over their session, that this cluster no longer trusts it.
 func Revoke(ctx context.Context, conn grpc.ClientConnInterface, message string) error {
 	_, err := ententev1.NewTrustServiceClient(conn).Revoke(ctx, &ententev1.RevokeRequest{Message: peering.Text(message, peering.MaxMessageLen)})
 	if err != nil {

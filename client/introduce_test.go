@@ -98,7 +98,7 @@ func TestBothSidesOfAnIntroductionSeeTheSameCode(t *testing.T) {
 	}
 }
 
-func TestFailedIntroduceSaysWhy(t *testing.T) {
+func TestAFailedIntroduceReturnsTheReason(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	spoilt := func(change func(*ententev1.IntroduceResponse)) string {
 		return serveTrust(t, office, &responder{as: office, change: change})
@@ -112,7 +112,7 @@ func TestFailedIntroduceSaysWhy(t *testing.T) {
 		reason   peering.Reason
 		says     string
 	}{
-		"nobody listens":                 {endpoint: closedPort(t), reason: peering.ReasonPeerUnreachable, says: "refused"},
+		"nothing listens":                {endpoint: closedPort(t), reason: peering.ReasonPeerUnreachable, says: "refused"},
 		"not an address":                 {endpoint: "office", reason: peering.ReasonPeerUnreachable, says: "host:port"},
 		"another cluster than was meant": {endpoint: serveTrust(t, stranger, &responder{as: stranger}), id: office.ID(), reason: peering.ReasonPeerIdentity, says: string(stranger.ID())},
 		"the cluster itself":             {endpoint: serveTrust(t, home, &responder{as: home}), reason: peering.ReasonPeerIsSelf, says: "itself"},
@@ -120,13 +120,13 @@ func TestFailedIntroduceSaysWhy(t *testing.T) {
 		"it shows the roots of another":  {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
 		"it shows no roots":              {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster = nil }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
 		"its number is short":            {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Nonce = r.Nonce[:31] }), reason: peering.ReasonResponseInvalid, says: "31 bytes"},
-		"it says no":                     {endpoint: refused(peering.ReasonTrustDenied), reason: peering.ReasonTrustDenied, says: "no"},
+		"it refuses":                     {endpoint: refused(peering.ReasonTrustDenied), reason: peering.ReasonTrustDenied, says: "no"},
 		"too many wait for an answer":    {endpoint: refused(peering.ReasonIntroductionsPending), reason: peering.ReasonIntroductionsPending, says: "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Introduce(t.Context(), IntroduceConfig{Endpoint: tc.endpoint, ID: tc.id, Source: home, Self: selfOf(home, "home")})
 			if wire.ReasonOf(err) != tc.reason || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v (%s), want %s saying %q", err, wire.ReasonOf(err), tc.reason, tc.says)
+				t.Errorf("got %v (%s), want %s with %q", err, wire.ReasonOf(err), tc.reason, tc.says)
 			}
 			if got.Code != "" || got.ID != "" {
 				t.Errorf("it met %+v all the same", got)
@@ -135,7 +135,7 @@ func TestFailedIntroduceSaysWhy(t *testing.T) {
 	}
 }
 
-func TestIntroductionRevealsNothingToAWrongAnswer(t *testing.T) {
+func TestIntroductionRevealsNothingToAWrongResponse(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	r := &responder{as: office, change: func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }}
 	_, err := Introduce(t.Context(), IntroduceConfig{Endpoint: serveTrust(t, office, r), Source: home, Self: selfOf(home, "home")})
@@ -144,9 +144,9 @@ func TestIntroductionRevealsNothingToAWrongAnswer(t *testing.T) {
 	}
 }
 
-// middle stands between two clusters, with an identity of its own to each. It does
-// the best that it can: to the one it answers with numbers of its choice, to the
-// other it introduces itself.
+// middle intercepts the connection of two clusters, with an identity of its own to each. It does
+// the best that it can: it responds to one with numbers of its choice, and introduces itself to
+// the other.
 type middle struct {
 	responder
 	next   string
@@ -155,8 +155,7 @@ type middle struct {
 
 func (m *middle) Introduce(ctx context.Context, req *ententev1.IntroduceRequest) (*ententev1.IntroduceResponse, error) {
 	var err error
-	// What the other side says is passed on, but for the roots, which nobody would
-	// believe.
+	// It passes on what the other side sends, except for the roots, which would be refused.
 	m.theirs, err = Introduce(ctx, IntroduceConfig{Endpoint: m.next, Source: m.as, Self: selfOf(m.as, req.GetCluster().GetName())})
 	if err != nil {
 		return nil, err
@@ -164,7 +163,7 @@ func (m *middle) Introduce(ctx context.Context, req *ententev1.IntroduceRequest)
 	return m.responder.Introduce(ctx, req)
 }
 
-func TestSomebodyInBetweenMakesTheCodesDiffer(t *testing.T) {
+func TestAnInterceptedIntroductionHasDifferentCodes(t *testing.T) {
 	home, office, mallory := newSource(t), newSource(t), newSource(t)
 	r := &responder{as: office}
 	m := &middle{responder: responder{as: mallory}, next: serveTrust(t, office, r)}
@@ -183,7 +182,7 @@ func TestSomebodyInBetweenMakesTheCodesDiffer(t *testing.T) {
 	if got.ID != mallory.ID() {
 		t.Errorf("home met %s", got.ID)
 	}
-	// Who names the ID needs no code.
+	// A caller that names the ID needs no code.
 	_, err = Introduce(t.Context(), IntroduceConfig{Endpoint: serveTrust(t, mallory, m), ID: office.ID(), Source: home, Self: selfOf(home, "home")})
 	if wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("with the ID of the office: %v", err)

@@ -34,21 +34,21 @@ type JoinConfig struct {
 	Source *identity.Source
 	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
-	// Dial opens TCP connections; nil is net.Dialer.
+	// Dial opens TCP connections; nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Join redeems a token: it dials the token's endpoints in turn, makes sure that
-// who answers holds the key that the token pins, and asks to be trusted. What it
-// returns is the issuer, verified, to be trusted in turn. Repeating it with the
-// same token is safe. Where the issuer has too many joining at once, it tries again for
-// joinPatience, or until ctx ends: clusters behind one address share its limits.
+// Join redeems a token: it dials the token's endpoints in order, verifies that the cluster there
+// has the key that the token pins, and asks to be trusted. It returns the verified issuer, to be
+// trusted in turn. Repeating it with the same token is safe. If too many clusters join at once,
+// it tries again for joinPatience, or until ctx ends: clusters behind one address share the
+// issuer's limits.
 //
 // Errors are *peering.Error, with the reasons PEER_UNREACHABLE,
-// PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or what
-// else the issuer answered.
+// PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or another one of the
+// issuer.
 func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 	if cfg.Source == nil || len(cfg.Token.Endpoints) == 0 || len(cfg.Self.Roots) == 0 {
 		return identity.ClusterInfo{}, errors.New("join: Token, Source and Self are required")
@@ -65,7 +65,7 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 		if err == nil {
 			return info, nil
 		}
-		// Those that were pushed back together do not come back together.
+		// The random part keeps clusters that were refused at once from coming back at once.
 		wait := max(again, 0) + time.Duration(rand.Int64N(int64(pause)))
 		if again < 0 || ctx.Err() != nil || time.Since(began)+wait > joinPatience {
 			return identity.ClusterInfo{}, err
@@ -76,8 +76,8 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 	}
 }
 
-// joinOnce tries each endpoint once. again is the pause after which an issuer that was
-// pushed to its limits may do better, and negative where none was.
+// joinOnce tries each endpoint once. again is after how long an issuer that reached its limits
+// may accept the join, or negative if none did.
 func joinOnce(ctx context.Context, cfg JoinConfig) (info identity.ClusterInfo, again time.Duration, err error) {
 	var failures []error
 	again = -1
@@ -99,8 +99,8 @@ func joinOnce(ctx context.Context, cfg JoinConfig) (info identity.ClusterInfo, a
 	return identity.ClusterInfo{}, again, noEndpoint(failures)
 }
 
-// crowded says that an issuer may have had too many at once, and after what pause to
-// try again. One that has no room for a connection takes it and hangs up.
+// crowded reports whether an issuer may have had too many calls at once, and after what pause to
+// try again. An issuer without room for a connection accepts it and closes it.
 func crowded(err error) (time.Duration, bool) {
 	e, ok := errors.AsType[*peering.Error](err)
 	if !ok {
@@ -119,8 +119,8 @@ func crowded(err error) (time.Duration, bool) {
 	return 0, e.Reason == peering.ReasonPeerUnreachable && status.Code(e.Err) == codes.Unavailable
 }
 
-// tryNext says whether another endpoint may do better: nobody answered at this
-// one, or somebody else did, or it cannot just now.
+// tryNext reports whether to try another endpoint: if this one did not respond, belongs to
+// another cluster, or cannot serve the call now.
 func tryNext(err error) bool {
 	switch wire.ReasonOf(err) {
 	case peering.ReasonPeerUnreachable, peering.ReasonPeerIdentity, peering.ReasonStopping, peering.ReasonRateLimited, peering.ReasonTooManyCalls,
@@ -131,7 +131,7 @@ func tryNext(err error) bool {
 	}
 }
 
-// noEndpoint makes one error of what each endpoint said.
+// noEndpoint makes one error of those of all endpoints.
 func noEndpoint(failures []error) error {
 	out := &peering.Error{Reason: peering.ReasonPeerUnreachable, Err: errors.Join(failures...)}
 	texts := make([]string, 0, len(failures))
@@ -171,18 +171,18 @@ func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (identity.Clus
 // stranger calls clusters that do not trust this one.
 type stranger struct {
 	source *identity.Source
-	// dial opens TCP connections; nil is net.Dialer.
+	// dial opens TCP connections; nil means net.Dialer.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// expect is who has to answer; empty is anybody who proves an ID.
+	// expect is the cluster that has to be there; empty accepts any that proves an ID.
 	expect peering.ClusterID
-	// by says where expect is from, for people.
+	// by is where expect is from, as in an error: "the token was made by".
 	by string
 }
 
 // strangerConn is a connection to a cluster that need not trust this one.
 type strangerConn struct {
 	*grpc.ClientConn
-	// below is closed too: gRPC does not know it before the first call.
+	// below is closed too: gRPC only owns it after the first call.
 	below *tls.Conn
 }
 
@@ -192,9 +192,8 @@ func (c strangerConn) Close() {
 	_ = c.below.Close()
 }
 
-// call connects to an endpoint and returns who answers, with a connection to it.
-// It shakes hands by itself, so that what goes wrong keeps its type: gRPC makes
-// text of it.
+// call connects to an endpoint and returns the cluster there, with a connection to it. It does
+// the handshake itself, so that errors keep their types, which they lose in gRPC.
 func (s stranger) call(ctx context.Context, endpoint string) (strangerConn, peering.ClusterID, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, joinDialTimeout)
 	defer cancel()
@@ -240,7 +239,7 @@ func (s stranger) handshakeFailed(err error, endpoint string) error {
 	var clock *identity.TimeError
 	switch {
 	case errors.As(err, &pin) && s.expect != "":
-		e.Message = fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, s.by, s.expect)
+		e.Message = fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or the connection was intercepted", endpoint, pin.Got, s.by, s.expect)
 	case errors.As(err, &clock):
 		e.Message = fmt.Sprintf("%s: %s", endpoint, clock.Error())
 	case errors.Is(err, context.DeadlineExceeded):
@@ -263,7 +262,7 @@ func dialProblem(err error) string {
 	return err.Error()
 }
 
-// joinRefused makes the issuer's answer one that says what to do.
+// joinRefused returns the issuer's refusal with what to do about it.
 func joinRefused(err error, cfg JoinConfig, endpoint string) error {
 	e := *wire.FromStatus(err)
 	e.Err = err
@@ -286,14 +285,14 @@ func joinRefused(err error, cfg JoinConfig, endpoint string) error {
 	return &e
 }
 
-// callFailed makes a broken or silent connection one of the reasons, where the
-// answer is none by itself.
+// callFailed returns the error of a call with a reason, also for a connection that broke or is
+// silent.
 func callFailed(err error, endpoint string) *peering.Error {
 	e := *wire.FromStatus(err)
 	e.Err = err
 	switch {
 	case status.Code(err) == codes.Unavailable && strings.Contains(e.Message, "tls: bad certificate"):
-		// In TLS 1.3 a client learns of it only when it reads.
+		// In TLS 1.3 a client gets this alert only when it reads.
 		e.Reason = peering.ReasonPeerIdentity
 		e.Message = fmt.Sprintf("%s did not accept this cluster's certificate; this cluster's clock says %s: if the other one's differs much, set the clocks right",
 			endpoint, time.Now().UTC().Format(time.RFC3339))
@@ -306,14 +305,14 @@ func callFailed(err error, endpoint string) *peering.Error {
 	return &e
 }
 
-// skew tells how far apart the clocks are, where that is worth telling.
+// skew says by how much the clocks differ, if it is enough to matter.
 func skew(issuer string, now time.Time) string {
 	at, err := time.Parse(time.RFC3339, issuer)
 	if err != nil {
 		return ""
 	}
 	d := now.Sub(at).Round(time.Second)
-	if d.Abs() < skewWorthTelling {
+	if d.Abs() < skewReported {
 		return ""
 	}
 	if d < 0 {
@@ -322,7 +321,7 @@ func skew(issuer string, now time.Time) string {
 	return fmt.Sprintf(" by the issuer's clock, which is %s behind this cluster's: set the clocks right", d)
 }
 
-// overConn is gRPC over a connection that is there and secured already.
+// overConn is gRPC over a connection that is already open and secured.
 func overConn(c net.Conn, endpoint string) (*grpc.ClientConn, error) {
 	var once sync.Once
 	conn, err := grpc.NewClient("passthrough:///"+endpoint,

@@ -51,8 +51,8 @@ func (c *crowdedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Many clusters behind one address join at once: the limits of the issuer make them
-// wait, by hanging up or by asking for it, and none fails.
+// Many clusters behind one address join at once: the limits of the issuer make them wait, by
+// closing connections or by a pause that it asks for, and no join fails.
 func TestJoinersBehindOneAddressQueue(t *testing.T) {
 	foreign := newSource(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,11 +82,11 @@ func TestJoinersBehindOneAddressQueue(t *testing.T) {
 	}
 	wg.Wait()
 	if crowd.refused.Load() == 0 || asked.Load() <= 40 {
-		t.Errorf("%d connections and %d calls were pushed back: this was no crowd", crowd.refused.Load(), asked.Load()-40)
+		t.Errorf("%d connections and %d calls were pushed back: that are too few", crowd.refused.Load(), asked.Load()-40)
 	}
 }
 
-// Who has no room ever is told of in the end.
+// A join to an issuer that never has room fails in the end.
 func TestAJoinThatIsAlwaysPushedBackEnds(t *testing.T) {
 	home, foreign := newSource(t), newSource(t)
 	asked := 0

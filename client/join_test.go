@@ -27,7 +27,7 @@ func selfOf(s *identity.Source, name string) identity.ClusterInfo {
 	return identity.ClusterInfo{Name: name, Bundle: identity.Bundle{Roots: []*cert{s.Identity().Root()}}}
 }
 
-// issuer is a TrustService whose answers a test gives.
+// issuer is a TrustService whose responses a test sets.
 type issuer struct {
 	ententev1.UnimplementedTrustServiceServer
 	join func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error)
@@ -95,7 +95,7 @@ func TestJoinTriesEndpointsInTurnAndPinsTheIssuer(t *testing.T) {
 	}
 }
 
-func TestFailedJoinSaysWhy(t *testing.T) {
+func TestAFailedJoinReturnsTheReason(t *testing.T) {
 	home, foreign, stranger := newSource(t), newSource(t), newSource(t)
 	refuse := func(e *peering.Error) func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 		return func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) { return nil, wire.Status(e).Err() }
@@ -125,10 +125,10 @@ func TestFailedJoinSaysWhy(t *testing.T) {
 		reason peering.Reason
 		says   []string
 	}{
-		"nobody listens": {tokenOf(t, foreign, soon, closed), peering.ReasonPeerUnreachable, []string{closed, "refused"}},
+		"nothing listens": {tokenOf(t, foreign, soon, closed), peering.ReasonPeerUnreachable, []string{closed, "refused"}},
 		"another cluster listens": {
 			tokenOf(t, foreign, soon, serveIssuer(t, stranger, nil)), peering.ReasonPeerIdentity,
-			[]string{string(stranger.ID()), string(foreign.ID()), "in between"},
+			[]string{string(stranger.ID()), string(foreign.ID()), "was intercepted"},
 		},
 		"something else listens": {tokenOf(t, foreign, soon, silent.Addr().String()), peering.ReasonPeerIdentity, []string{"not an Entente agent"}},
 		"the token was used": {
@@ -161,14 +161,14 @@ func TestFailedJoinSaysWhy(t *testing.T) {
 			}
 			for _, want := range tc.says {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
+					t.Errorf("%q does not have %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-func TestJoinGivesUpWithItsContext(t *testing.T) {
+func TestJoinEndsWithItsContext(t *testing.T) {
 	home, foreign := newSource(t), newSource(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -10,60 +10,62 @@ import (
 
 // Limits of a Mirror.
 const (
-	// mirrorMaxObjects is how many objects one contract may have, wanted and held, and of how many more
-	// it is remembered that they are refused.
+	// mirrorMaxObjects is how many objects one contract may have, wanted here and held by the
+	// provider, and of how many more the refusals are kept.
 	mirrorMaxObjects = 20_000
-	// mirrorMaxRecords is how many objects are remembered for any reason: wanted and held ones, those that are to
-	// be deleted, and, until home said all that it wants, those that were held on streams before.
+	// mirrorMaxRecords is how many objects are recorded in all: wanted and held ones, those that
+	// are to be deleted, and, until home is ready, those that were held on earlier streams.
 	mirrorMaxRecords = 3 * mirrorMaxObjects
 	// mirrorMaxBytes is the size of all wanted objects of a contract.
 	mirrorMaxBytes = 256 << 20
-	// mirrorMaxInFlight is how many objects are on their way without an answer.
+	// mirrorMaxInFlight is how many objects are sent and not acknowledged.
 	mirrorMaxInFlight = 128
-	// mirrorMaxApplies and mirrorMaxApplyBytes bound what of that is to be applied, unless
-	// it is a single object: a provider reads no more when it has twice as many bytes to
-	// do, and a delete does not wait for what else is on its way.
+	// mirrorMaxApplies and mirrorMaxApplyBytes bound how many of these are applies, unless it is a
+	// single object: a provider stops reading at twice as many bytes, and a delete must not wait
+	// for that.
 	mirrorMaxApplies    = 96
 	mirrorMaxApplyBytes = 8 << 20
-	// mirrorAckTimeout is how long an answer may take before the stream is taken
-	// for dead. A provider may wait some seconds for its own cluster.
+	// mirrorAckTimeout is how long an acknowledgement may take before the stream counts as dead. A
+	// provider may wait some seconds for its own cluster.
 	mirrorAckTimeout = 2 * time.Minute
-	// mirrorSyncTimeout is how long a provider may take to say what it holds.
+	// mirrorSyncTimeout is how long a provider may take to list what it holds.
 	mirrorSyncTimeout = 2 * time.Minute
 	// mirrorRetryMin and mirrorRetryMax bound the pause before a refused object is
 	// tried again.
 	mirrorRetryMin = time.Second
 	mirrorRetryMax = time.Minute
-	// mirrorLastWait is for how long, once a provider said what it holds, it may say how pods ended that it
-	// holds no longer.
+	// mirrorLastWait is for how long, after a provider listed what it holds, it may send how pods
+	// ended that it no longer holds.
 	mirrorLastWait = 5 * time.Second
-	// mirrorNameWait is how long a pod waits for one of its name that ends at the
-	// provider, before the provider is asked and says why it still has that.
+	// mirrorNameWait is how long a pod waits for another one of its name that ends at the
+	// provider. Then it is sent anyway, and the provider's refusal says why the other is still
+	// there.
 	mirrorNameWait = 30 * time.Second
-	// mirrorLateWait is how long a pod that the provider holds, and did not say so, is left before it is
-	// asked whether it may go; mirrorMaxLate is how many such are known at a time.
+	// mirrorLateWait is after how long the handler is asked whether a pod that the provider holds,
+	// and did not list, may be deleted; mirrorMaxLate is how many such pods are recorded at a
+	// time.
 	mirrorLateWait = 30 * time.Second
 	mirrorMaxLate  = 128
-	// mirrorOrphanInterval is the pause before it is asked again whether an orphan
-	// may be deleted.
+	// mirrorOrphanInterval is the pause before the handler is asked again whether an orphan may be
+	// deleted.
 	mirrorOrphanInterval = time.Minute
-	// mirrorMaxMessage is the largest message taken from a provider.
+	// mirrorMaxMessage is the largest message accepted from a provider.
 	mirrorMaxMessage = wire.MaxStatusBytes + 64<<10
 )
 
-// admits says whether an object may be wanted, and if not, why.
+// admits returns why an object may not be wanted, if so.
 func (s *mirrorState) admits(o peering.Object) *peering.Refusal {
 	if err := wire.CheckObjectRef(o.Ref); err != nil {
 		return &peering.Refusal{Reason: peering.RefusedInvalid, Message: err.Error()}
 	}
 	if len(o.JSON) < 2 || len(o.JSON) > wire.MaxObjectBytes {
 		return &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf(
-			"%s has %d bytes; what crosses has at most %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)}
+			"%s has %d bytes; the limit of an object is %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)}
 	}
 	old, known := s.records[keyOf(o.Ref)]
 	if (!known || !old.want) && s.wanted >= mirrorMaxObjects {
 		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-			"a contract has at most %d objects; offload fewer namespaces by it", mirrorMaxObjects)}
+			"a contract has at most %d objects; offload fewer namespaces under it", mirrorMaxObjects)}
 	}
 	grown := s.bytes + len(o.JSON)
 	if known {
@@ -71,13 +73,13 @@ func (s *mirrorState) admits(o peering.Object) *peering.Refusal {
 	}
 	if grown > mirrorMaxBytes {
 		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-			"the objects of a contract have at most %d bytes in all; offload fewer namespaces by it", mirrorMaxBytes)}
+			"the objects of a contract have at most %d bytes in all; offload fewer namespaces under it", mirrorMaxBytes)}
 	}
 	return nil
 }
 
-// bar notes that there is no room for a wanted object, or that it must not cross. It is said once, however often
-// the object is wanted: who wants it does so again.
+// bar records that there is no room for a wanted object, or that it must not be sent. The refusal
+// is reported once, however often Want is called for the object.
 func (s *mirrorState) bar(o peering.Object, refusal *peering.Refusal) {
 	k, ack := keyOf(o.Ref), peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal}
 	before, is := s.barred[k]
@@ -86,25 +88,26 @@ func (s *mirrorState) bar(o peering.Object, refusal *peering.Refusal) {
 	}
 	s.barred[k] = ack
 	if !is || before.Hash != ack.Hash || *before.Refusal != *refusal {
-		s.unsaid[k] = struct{}{}
+		s.unreported[k] = struct{}{}
 	}
 }
 
 func (s *mirrorState) unbar(k mirrorKey) {
 	delete(s.barred, k)
-	delete(s.unsaid, k)
+	delete(s.unreported, k)
 }
 
-// sayBarred returns the refusals that were not said yet.
-func (s *mirrorState) sayBarred() (said []peering.Ack) {
-	for k := range s.unsaid {
-		said = append(said, s.barred[k])
+// takeUnreported returns the refusals that were not reported yet.
+func (s *mirrorState) takeUnreported() (refusals []peering.Ack) {
+	for k := range s.unreported {
+		refusals = append(refusals, s.barred[k])
 	}
-	clear(s.unsaid)
-	return said
+	clear(s.unreported)
+	return refusals
 }
 
-// excess says why there is no room for something that is wanted; empty if there is for all.
+// excess returns why there is no room for some wanted objects. It is empty if there is room for
+// all.
 func (s *mirrorState) excess() string {
 	for _, ack := range s.barred {
 		if ack.Refusal.Reason == peering.RefusedQuota {

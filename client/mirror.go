@@ -18,23 +18,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// MirrorHandler hears what a Mirror learns. All but Orphan are called one at a
+// MirrorHandler is called with what a Mirror receives. All methods but Orphan are called one at a
 // time, in order, and must not block for long. None may call the Mirror's Run.
 type MirrorHandler interface {
-	// Connected says whether the provider and this side are in touch: true once
-	// the provider said all that it holds, false when the stream ended.
+	// Connected is called with true once the provider listed all that it holds, and with false
+	// when the stream ended.
 	Connected(bool)
-	// PodStatus brings a pod's status. With Gone nothing of the pod runs, it will not
-	// run again, and the status is its last one if the provider knows it.
+	// PodStatus is called with a pod's status. With Gone the pod has ended and will not run again,
+	// and the status is its last one if the provider knows it.
 	PodStatus(peering.PodStatus)
-	// PodEvent brings an event of a pod.
+	// PodEvent is called with an event of a pod.
 	PodEvent(peering.PodEvent)
-	// Ack brings the answer to an object that was sent, or this side's own refusal
-	// of one that must not cross.
+	// Ack is called with the acknowledgement of an object that was sent, or with this side's own
+	// refusal of an object that must not be sent.
 	Ack(peering.Ack)
-	// Orphan asks about an object that the provider holds and nobody here wants.
-	// True, and only with positive evidence that the object is gone at home, has
-	// it deleted. It may take its time, and is asked again if it says false.
+	// Orphan reports whether an object that the provider holds, and that is not wanted here, is to
+	// be deleted. It must only return true with positive evidence that the object is gone at home.
+	// It may block, and is called again if it returned false.
 	Orphan(context.Context, peering.Held) bool
 }
 
@@ -42,33 +42,32 @@ type MirrorHandler interface {
 type MirrorConfig struct {
 	// Contract is the contract's ID. Required.
 	Contract string
-	// Conn reaches the provider, whatever connection there is at the moment.
-	// Required.
+	// Conn reaches the provider, over any of its connections. Required.
 	Conn grpc.ClientConnInterface
-	// Handler hears what comes back. Required.
+	// Handler is called with what the provider sends. Required.
 	Handler MirrorHandler
-	// Asked is called when the provider asks whether this side is there, before it is answered.
-	// It must not block. Nil is for nobody.
+	// Asked, if not nil, is called when the provider asks whether this side is there, before the
+	// answer is sent. It must not block.
 	Asked func()
 	// MinBackoff and MaxBackoff bound the pause between two streams. They default
 	// to 250 ms and 10 s.
 	MinBackoff, MaxBackoff time.Duration
-	// Log is for what happens to the stream. Nil discards.
+	// Log gets what happens to the stream. If nil, it is discarded.
 	Log *slog.Logger
 }
 
-// Mirror keeps the objects of one contract at the provider as they are wanted
-// here. It compares, on each new stream, what is wanted with what the provider
-// holds, and sends what differs. It deletes only what it was told is gone.
+// Mirror keeps the objects of one contract at the provider as they are wanted here. On each new
+// stream it compares what is wanted with what the provider holds, and sends the differences. It
+// deletes only objects for which Unwant was called, or Orphan returned true.
 type Mirror struct {
 	cfg    MirrorConfig
 	client ententev1.OffloadServiceClient
 
 	mu    sync.Mutex
 	state *mirrorState
-	// question is the number of the one that is to be answered, on the stream of now; 0 is none.
+	// question is the number of the question to answer, on the current stream, 0 if there is none.
 	question uint64
-	// wake tells Run that there may be something to do.
+	// wake notifies Run that there may be something to do.
 	wake chan struct{}
 
 	// calls serialises the handler's calls.
@@ -98,22 +97,21 @@ func NewMirror(cfg MirrorConfig) (*Mirror, error) {
 	}, nil
 }
 
-// Want says that the object should be at the provider, like this. The latest
-// word counts. An object that must not cross, or that there is no room for, is
-// refused through Handler.Ack and not kept: the caller wants it again in time. What
-// is wanted already costs nothing. It never blocks.
+// Want sets the desired state of an object at the provider. The last call counts. An object that
+// must not be sent, or for which there is no room, is refused through Handler.Ack and not kept:
+// the caller has to call Want again later. A call without a change costs nothing. It never
+// blocks.
 func (m *Mirror) Want(o peering.Object) {
 	m.mu.Lock()
-	_ = m.state.want(o) // a refusal is said by Run
+	_ = m.state.want(o) // Run reports a refusal
 	m.mu.Unlock()
 	m.poke()
 }
 
-// Unwant says that the object is positively gone at home, or about to be: a pod
-// that is being deleted. Only so, or by Handler.Orphan, is anything deleted at
-// the provider. grace is for pods, in seconds; nil leaves it to the pod. A
-// second call with another grace period deletes again, with that one. For a pod,
-// Handler.PodStatus with Gone is the end.
+// Unwant records that an object is positively gone at home, or being deleted, as a pod may be.
+// Only this and Handler.Orphan delete objects at the provider. grace is for pods, in seconds; nil
+// means that of the pod. A second call with another grace period deletes again, with that one. A
+// pod ends with Handler.PodStatus with Gone.
 func (m *Mirror) Unwant(ref peering.ObjectRef, grace *int64) {
 	if wire.CheckObjectRef(ref) != nil {
 		// It was never wanted, and the provider cannot have it.
@@ -125,9 +123,8 @@ func (m *Mirror) Unwant(ref peering.ObjectRef, grace *int64) {
 	m.poke()
 }
 
-// Ran says that the provider is known to have run the pod, before this process
-// began. If it turns out not to hold the pod, the pod is reported Gone and not
-// sent, for it would be run a second time.
+// Ran records that the provider ran the pod before this process began. If the provider does not
+// hold the pod, it is reported Gone and not sent, since it would run a second time.
 func (m *Mirror) Ran(ref peering.ObjectRef) {
 	if ref.Kind != peering.KindPod || wire.CheckObjectRef(ref) != nil {
 		return
@@ -138,8 +135,8 @@ func (m *Mirror) Ran(ref peering.ObjectRef) {
 	m.poke()
 }
 
-// Ready says that everything that is wanted has been said. Before that nothing
-// is deleted: what the caller has not got round to is not unwanted.
+// Ready records that Want was called for everything that is wanted. Before that no orphan is
+// deleted, since the caller may still want it.
 func (m *Mirror) Ready() {
 	m.mu.Lock()
 	m.state.setReady()
@@ -147,7 +144,8 @@ func (m *Mirror) Ready() {
 	m.poke()
 }
 
-// Excess says why there is no room for some of what is wanted; empty if there is for all.
+// Excess returns why there is no room for some wanted objects. It is empty if there is room for
+// all.
 func (m *Mirror) Excess() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,8 +171,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			backoff = m.cfg.MinBackoff
 		}
 		if wire.ReasonOf(cause) == peering.ReasonSyncSuperseded {
-			// Another process of this cluster took over: leave it to that, and look
-			// again in a while.
+			// Another process of this cluster took over: try again after a while.
 			backoff = m.cfg.MaxBackoff
 		}
 		m.cfg.Log.Info("sync stream ended", "err", cause, "retryIn", backoff)
@@ -195,7 +192,7 @@ func (m *Mirror) session(parent context.Context) (synced bool, err error) {
 		return false, fmt.Errorf("open sync stream: %w", err)
 	}
 	if err := stream.Send(wire.OpenTo(m.cfg.Contract)); err != nil {
-		// What went wrong is what Recv says.
+		// Recv returns what went wrong.
 		_, err = stream.Recv()
 		return false, fmt.Errorf("open sync stream: %w", err)
 	}
@@ -204,7 +201,7 @@ func (m *Mirror) session(parent context.Context) (synced bool, err error) {
 	m.question = 0
 	m.mu.Unlock()
 
-	limit := time.AfterFunc(mirrorSyncTimeout, func() { cancel(errors.New("the provider did not say what it holds")) })
+	limit := time.AfterFunc(mirrorSyncTimeout, func() { cancel(errors.New("the provider did not list what it holds in time")) })
 	defer limit.Stop()
 	if err := m.receiveHeld(stream); err != nil {
 		return false, errors.Join(err, context.Cause(ctx))
@@ -233,7 +230,7 @@ func (m *Mirror) call(f func(MirrorHandler)) {
 	f(m.cfg.Handler)
 }
 
-// receiveHeld takes what the provider holds.
+// receiveHeld receives the list of what the provider holds.
 func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 	for {
 		msg, err := stream.Recv()
@@ -244,7 +241,7 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 		case *ententev1.SyncResponse_Held_:
 			held, err := wire.HeldFrom(x.Held)
 			if laterKind(err) {
-				continue // a later version of this cluster's agent had it held
+				continue // a later version of this cluster's agent sent it
 			}
 			if err != nil {
 				return wire.Response(err)
@@ -262,12 +259,12 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 			return nil
 		case nil: // of a later version
 		default:
-			return fmt.Errorf("the provider sent %T before all that it holds", x)
+			return fmt.Errorf("the provider sent %T before the end of the list of what it holds", x)
 		}
 	}
 }
 
-// receiveLoop takes answers, statuses and events until the stream ends.
+// receiveLoop receives acknowledgements, statuses and events until the stream ends.
 func (m *Mirror) receiveLoop(stream ententev1.OffloadService_SyncClient) error {
 	for {
 		msg, err := stream.Recv()
@@ -280,8 +277,8 @@ func (m *Mirror) receiveLoop(stream ententev1.OffloadService_SyncClient) error {
 	}
 }
 
-// laterKind says whether a message is about an object of a kind that only a later
-// version knows: it is nothing to this one.
+// laterKind reports whether an error is about an object of a kind that only a later version
+// knows, which this one ignores.
 func laterKind(err error) bool { return wire.ReasonOf(err) == peering.ReasonProtocolUnsupported }
 
 func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
@@ -329,11 +326,11 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 		m.mu.Unlock()
 		m.poke()
 	}
-	// Anything else is of a later version, and no answer to anything of this one.
+	// Any other message is of a later version, and is ignored.
 	return nil
 }
 
-// sendLoop does what the state says, whenever something changed.
+// sendLoop does what the state plans, whenever something changed.
 func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_SyncClient, asks chan<- peering.Held) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -352,7 +349,7 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 			return fmt.Errorf("the provider did not answer within %s", mirrorAckTimeout)
 		}
 		steps, wake := m.state.plan(now)
-		refused, question := m.state.sayBarred(), m.question
+		refused, question := m.state.takeUnreported(), m.question
 		m.question = 0
 		m.mu.Unlock()
 		for _, ack := range refused {
@@ -363,7 +360,7 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 			err = m.answer(stream, question)
 		}
 		if errors.Is(err, io.EOF) {
-			// The stream ended, and Recv says why: that ends the session.
+			// The stream ended. Recv returns why, which ends the session.
 			<-ctx.Done()
 			return context.Cause(ctx)
 		} else if err != nil {
@@ -379,7 +376,7 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 	}
 }
 
-// answer says that this side is there, after what there was to say of its objects.
+// answer answers a question of the provider, after the changes that were due before.
 func (m *Mirror) answer(stream ententev1.OffloadService_SyncClient, question uint64) error {
 	if question == 0 {
 		return nil
@@ -409,7 +406,7 @@ func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirror
 			select {
 			case asks <- st.held:
 			default:
-				// Enough to ask about for now; the interval brings it back.
+				// Enough orphans wait; this one comes again after the interval.
 			}
 			continue
 		case stepDelete:
@@ -426,7 +423,7 @@ func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirror
 	return nil
 }
 
-// askLoop asks about orphans, one after the other, beside the stream.
+// askLoop calls Handler.Orphan for one orphan after the other, beside the stream.
 func (m *Mirror) askLoop(ctx context.Context, asks <-chan peering.Held) {
 	for {
 		select {

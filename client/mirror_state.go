@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// mirrorKey names an object: another UID is another object, whatever its name.
+// mirrorKey identifies an object: another UID is another object, whatever its name.
 type mirrorKey struct {
 	kind peering.Kind
 	uid  string
@@ -16,7 +16,7 @@ type mirrorKey struct {
 
 func keyOf(r peering.ObjectRef) mirrorKey { return mirrorKey{r.Kind, r.UID} }
 
-// sentKind is what of an object is on its way and not answered.
+// sentKind is what was sent of an object and is not acknowledged.
 type sentKind uint8
 
 const (
@@ -25,20 +25,20 @@ const (
 	sentDelete
 )
 
-// mirrorRecord is all that is known of one object, on both sides.
+// mirrorRecord is the state of one object on both sides.
 type mirrorRecord struct {
 	ref peering.ObjectRef
 
-	// At home: wanted in this form, or positively gone. Neither: an orphan, if it
-	// is held.
+	// At home: wanted in this form, or positively gone. If neither, and it is held, it is an
+	// orphan.
 	want   bool
 	object peering.Object
 	hash   peering.Hash
-	// told: it was reported that the provider has it in this form.
-	told   bool
-	unwant bool
-	grace  *int64
-	// marked: home says that the provider ran the pod, and is about to say what becomes of it.
+	// reported: the handler knows that the provider has it in this form.
+	reported bool
+	unwant   bool
+	grace    *int64
+	// marked: Ran was called for the pod, and Want or Unwant is about to be.
 	marked bool
 
 	// At the provider, as of this stream.
@@ -50,20 +50,20 @@ type mirrorRecord struct {
 	// and is not run again.
 	ran  bool
 	lost bool
-	// late: it was not among what the provider said it has, and a status told of it.
+	// late: the provider did not list it, and it became known by a status.
 	late bool
 
-	// taken is since when another pod has this one's name at the provider, which ends
-	// first; zero if none does.
+	// taken is since when another pod, which has to end first, has this one's name at the
+	// provider, if one has.
 	taken time.Time
 
-	// On its way.
+	// Sent and not acknowledged.
 	sent     sentKind
 	sentHash peering.Hash
 	sentSize int
 	sentAt   time.Time
 
-	// Refused: the last answer to this form was no.
+	// Refused: the last acknowledgement of this form was a refusal.
 	refused     bool
 	refusedHash peering.Hash
 	final       bool
@@ -71,18 +71,18 @@ type mirrorRecord struct {
 	notBefore   time.Time
 }
 
-// mirrorStepKind is what to do about an object.
+// mirrorStepKind is what to do with an object.
 type mirrorStepKind uint8
 
 const (
-	// stepWait: nothing, or nothing before a time.
+	// stepWait: nothing, or nothing until a time.
 	stepWait mirrorStepKind = iota
 	// stepForget: neither side has it.
 	stepForget
 	// stepHeld: report that the provider has it as it is wanted, since before this
 	// Mirror asked for it, then as stepWait.
 	stepHeld
-	// stepGone: report that the pod is no more, then as stepWait.
+	// stepGone: report that the pod is gone, then as stepWait.
 	stepGone
 	// stepAsk: ask whether an orphan may be deleted.
 	stepAsk
@@ -90,7 +90,7 @@ const (
 	stepApply
 )
 
-// mirrorStep is one thing to do, with what it needs.
+// mirrorStep is a step with its object.
 type mirrorStep struct {
 	kind   mirrorStepKind
 	ref    peering.ObjectRef
@@ -99,9 +99,9 @@ type mirrorStep struct {
 	held   peering.Held
 }
 
-// decide says what to do about an object now. A zero wake means that only an
-// event changes the answer. namespaceOpen says that the answer about the
-// object's namespace is still to come.
+// decide returns the next step for an object. wake is when to decide again, or zero if only an
+// event can change the decision. namespaceOpen means that the object's namespace is not
+// acknowledged yet.
 func decide(r *mirrorRecord, ready, namespaceOpen bool, now time.Time) (step mirrorStepKind, wake time.Time) {
 	if r.sent != sentNothing {
 		return stepWait, r.sentAt.Add(mirrorAckTimeout)
@@ -139,7 +139,7 @@ func decideUnwanted(r *mirrorRecord, ready bool, now time.Time) (mirrorStepKind,
 
 func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorStepKind, time.Time) {
 	switch {
-	case r.held && r.heldHash == r.hash && !r.told:
+	case r.held && r.heldHash == r.hash && !r.reported:
 		return stepHeld, time.Time{}
 	case r.held && r.heldHash == r.hash:
 		return stepWait, time.Time{}
@@ -159,38 +159,40 @@ func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorSte
 	return stepApply, time.Time{}
 }
 
-// mirrorState is what a Mirror knows: a value without lock, clock or stream.
+// mirrorState is the state of a Mirror: a value without lock, clock or stream.
 type mirrorState struct {
 	records map[mirrorKey]*mirrorRecord
-	// spaces finds a namespace's record by its name.
+	// spaces has the key of a namespace's record by its name.
 	spaces map[string]mirrorKey
-	// names finds the records of all pods with a name: of a StatefulSet's pod and its
-	// successor.
+	// names has the keys of all pods with a name: of a StatefulSet's pod and its successor.
 	names map[podName]map[mirrorKey]struct{}
-	// wanted is how many objects are, bytes their size, and held how many the provider does.
+	// wanted is the number of wanted objects, bytes their size, and held the number of objects
+	// that the provider holds.
 	wanted, bytes, held int
-	// barred has this side's refusals of what is wanted, and unsaid which of these are to be said.
-	barred map[mirrorKey]peering.Ack
-	unsaid map[mirrorKey]struct{}
-	// late is how many records are.
+	// barred has this side's refusals of wanted objects, and unreported those that are still to be
+	// reported.
+	barred     map[mirrorKey]peering.Ack
+	unreported map[mirrorKey]struct{}
+	// late is how many records are late.
 	late int
-	// ready: everything that is wanted was said.
+	// ready: Want was called for everything that is wanted.
 	ready bool
-	// synced: what is held was said, on the stream of now.
+	// synced: the provider listed what it holds, on the current stream.
 	synced bool
-	// lastBy is until when a pod that is not held is not called gone: how it ended may be said first.
+	// lastBy is until when a pod that is not held is not reported as gone, since the provider may
+	// still send how it ended.
 	lastBy time.Time
-	// inFlight is what is sent and not answered.
+	// inFlight has the objects that were sent and not acknowledged.
 	inFlight map[mirrorKey]struct{}
-	// applies and applyBytes are how much of that is to be applied.
+	// applies and applyBytes are the number and size of the applies among them.
 	applies, applyBytes int
-	// dirty has what to decide; waiting what to decide when. timers orders the latter, and
-	// has some that were overtaken.
+	// dirty has the objects to decide now, waiting those to decide later, and when. timers orders
+	// the latter, and also has outdated entries.
 	dirty   map[mirrorKey]struct{}
 	waiting map[mirrorKey]time.Time
 	timers  *queue[mirrorTimer]
-	// line is what is sent as soon as there is room, in this order. lined says of all
-	// that is in it whether it is to be sent still.
+	// line has the steps to send as soon as there is room, in order. lined has which of them are
+	// still to be sent.
 	line  *queue[mirrorLined]
 	lined map[mirrorLined]bool
 }
@@ -201,7 +203,7 @@ type mirrorLined struct {
 	ref  peering.ObjectRef
 }
 
-// mirrorTimer says when an object is to be decided.
+// mirrorTimer is when an object is to be decided.
 type mirrorTimer struct {
 	key mirrorKey
 	at  time.Time
@@ -209,16 +211,16 @@ type mirrorTimer struct {
 
 func newMirrorState() *mirrorState {
 	return &mirrorState{
-		records: make(map[mirrorKey]*mirrorRecord),
-		spaces:  make(map[string]mirrorKey),
-		names:   make(map[podName]map[mirrorKey]struct{}),
-		dirty:   make(map[mirrorKey]struct{}),
-		waiting: make(map[mirrorKey]time.Time),
-		timers:  newQueue(compareTimers),
-		line:    newQueue(compareSteps),
-		lined:   make(map[mirrorLined]bool),
-		barred:  make(map[mirrorKey]peering.Ack),
-		unsaid:  make(map[mirrorKey]struct{}),
+		records:    make(map[mirrorKey]*mirrorRecord),
+		spaces:     make(map[string]mirrorKey),
+		names:      make(map[podName]map[mirrorKey]struct{}),
+		dirty:      make(map[mirrorKey]struct{}),
+		waiting:    make(map[mirrorKey]time.Time),
+		timers:     newQueue(compareTimers),
+		line:       newQueue(compareSteps),
+		lined:      make(map[mirrorLined]bool),
+		barred:     make(map[mirrorKey]peering.Ack),
+		unreported: make(map[mirrorKey]struct{}),
 
 		inFlight: make(map[mirrorKey]struct{}),
 	}
@@ -245,12 +247,12 @@ func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
 	return r
 }
 
-// podName is what only one pod at a time can have.
+// podName is a name that only one pod at a time can have.
 type podName struct{ namespace, name string }
 
 func podNameOf(r peering.ObjectRef) podName { return podName{r.Namespace, r.Name} }
 
-// nameTaken says whether another pod has this one's name at the provider.
+// nameTaken reports whether another pod has this one's name at the provider.
 func (s *mirrorState) nameTaken(k mirrorKey, r *mirrorRecord) bool {
 	if k.kind != peering.KindPod {
 		return false
@@ -263,7 +265,7 @@ func (s *mirrorState) nameTaken(k mirrorKey, r *mirrorRecord) bool {
 	return false
 }
 
-// touchName has the pods with a name decided about.
+// touchName makes all pods with a name dirty.
 func (s *mirrorState) touchName(ref peering.ObjectRef) {
 	if ref.Kind != peering.KindPod {
 		return
@@ -306,7 +308,7 @@ func (s *mirrorState) touch(k mirrorKey) {
 	s.dirty[k] = struct{}{}
 }
 
-// leaveLine has no step of an object sent.
+// leaveLine removes the step of an object from the line.
 func (s *mirrorState) leaveLine(ref peering.ObjectRef) {
 	for _, kind := range []mirrorStepKind{stepDelete, stepApply} {
 		if l := (mirrorLined{kind, ref}); s.lined[l] {
@@ -315,7 +317,7 @@ func (s *mirrorState) leaveLine(ref peering.ObjectRef) {
 	}
 }
 
-// joinLine has a step sent when there is room.
+// joinLine adds a step to the line.
 func (s *mirrorState) joinLine(l mirrorLined) {
 	if _, ok := s.lined[l]; !ok {
 		s.line.push(l)
@@ -323,7 +325,7 @@ func (s *mirrorState) joinLine(l mirrorLined) {
 	s.lined[l] = true
 }
 
-// wait has an object decided at a time.
+// wait schedules the decision about an object.
 func (s *mirrorState) wait(k mirrorKey, at time.Time) {
 	s.waiting[k] = at
 	s.timers.push(mirrorTimer{k, at})
@@ -337,8 +339,8 @@ func (s *mirrorState) wait(k mirrorKey, at time.Time) {
 
 func compareTimers(a, b mirrorTimer) int { return a.at.Compare(b.at) }
 
-// want notes that the object should be there like this. It returns why not, if
-// it is beyond a limit.
+// want records the desired state of an object. It returns a refusal if the object is beyond a
+// limit.
 func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 	if refusal := s.admits(o); refusal != nil {
 		s.bar(o, refusal)
@@ -358,7 +360,7 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 		s.wanted++
 	}
 	s.bytes += len(o.JSON) - len(r.object.JSON)
-	r.want, r.object, r.hash, r.told = true, o, hash, false
+	r.want, r.object, r.hash, r.reported = true, o, hash, false
 	s.touch(keyOf(o.Ref))
 	return nil
 }
@@ -373,7 +375,7 @@ func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
 		s.wanted--
 	}
 	s.bytes -= len(r.object.JSON)
-	r.want, r.object, r.hash, r.told = false, peering.Object{}, peering.Hash{}, false
+	r.want, r.object, r.hash, r.reported = false, peering.Object{}, peering.Hash{}, false
 	// A new grace period is a new delete.
 	r.unwant, r.grace, r.deleted, r.marked = true, grace, false, false
 	r.attempts, r.notBefore = 0, time.Time{}
@@ -387,7 +389,7 @@ func equalGrace(a, b *int64) bool {
 	return *a == *b
 }
 
-// markRan notes that the provider once ran the pod.
+// markRan records that the provider once ran the pod.
 func (s *mirrorState) markRan(ref peering.ObjectRef) {
 	r := s.record(ref)
 	r.ran, r.marked = true, !r.want && !r.unwant
@@ -405,23 +407,23 @@ func (s *mirrorState) touchAll() {
 	}
 }
 
-// connect begins a stream: what is held is about to be said, what was on its
-// way is lost.
+// connect begins a stream: the provider is about to list what it holds, and what was in flight is
+// lost.
 func (s *mirrorState) connect() {
 	s.synced, s.applies, s.applyBytes, s.held = false, 0, 0, 0
 	clear(s.inFlight)
 	for k, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
 		r.final = false
-		// A pod that was held is remembered until home said whether it wants it: it ran.
+		// Keep the record that a pod ran until home is ready.
 		if s.ready && !r.want && !r.unwant && !r.marked {
 			s.forget(k)
 		}
 	}
 }
 
-// hold notes that the provider holds an object. It reports whether there is
-// room to know of it.
+// hold records that the provider holds an object. It returns false if there is no room for the
+// record.
 func (s *mirrorState) hold(h peering.Held) bool {
 	_, known := s.records[keyOf(h.Ref)]
 	if s.held >= mirrorMaxObjects || !known && len(s.records) >= mirrorMaxRecords {
@@ -434,13 +436,13 @@ func (s *mirrorState) hold(h peering.Held) bool {
 	return true
 }
 
-// sync ends the list of what is held.
+// sync ends the list of what the provider holds.
 func (s *mirrorState) sync(now time.Time) {
 	s.synced, s.lastBy = true, now.Add(mirrorLastWait)
 	s.touchAll()
 }
 
-// ack takes an answer, and reports whether it answers something.
+// ack handles an acknowledgement, and reports whether it is for something that was sent.
 func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 	k := keyOf(a.Ref)
 	r, ok := s.records[k]
@@ -466,12 +468,12 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 		switch {
 		case sent == sentApply:
 			r.held, r.heldHash = true, r.sentHash
-			r.told = r.told || r.want && r.sentHash == r.hash // the answer says it
+			r.reported = r.reported || r.want && r.sentHash == r.hash // the handler learns it by the acknowledgement
 			r.ran = a.Ref.Kind == peering.KindPod
 		case a.Ref.Kind == peering.KindPod && !r.lost:
 			r.deleted = true
 		case a.Ref.Kind == peering.KindClaim:
-			// Who asked waits for the answer, also about one that was not there.
+			// The caller waits for the acknowledgement, also of an object that did not exist.
 			r.deleted, r.held, r.heldHash = true, false, peering.Hash{}
 		default:
 			r.held, r.heldHash = false, peering.Hash{}
@@ -483,7 +485,7 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 	return true
 }
 
-// namespaceAnswered lets what waited for a namespace go on.
+// namespaceAnswered continues what waited for a namespace's acknowledgement.
 func (s *mirrorState) namespaceAnswered(name string, accepted bool) {
 	for k, r := range s.records {
 		if r.ref.Namespace != name {
@@ -496,9 +498,10 @@ func (s *mirrorState) namespaceAnswered(name string, accepted bool) {
 	}
 }
 
-// podStatus takes a provider's word on a pod, and reports whether home should hear it. One that is
-// not known, and is not gone, the provider holds: it was made late, for a stream that had ended. Whether
-// it may go is asked after a while, and of few at a time, as each asks the API server.
+// podStatus handles the status of a pod, and reports whether it is passed to the handler. An
+// unknown pod that is not gone was created late, for a stream that had ended: it is recorded as
+// held. After a while the handler is asked whether it may be deleted, for few pods at a time,
+// since each costs a request to the API server.
 func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
 	k := keyOf(p.Ref)
 	r, ok := s.records[k]
@@ -512,7 +515,7 @@ func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
 		return false
 	}
 	if p.Gone && r.unwant && r.lost {
-		return false // home heard that it is gone, and wanted no more than that
+		return false // it was already reported as gone
 	}
 	if p.Gone {
 		r.ran, r.lost = true, true
@@ -525,7 +528,7 @@ func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
 	return true
 }
 
-// orphan takes the answer to a stepAsk.
+// orphan handles the result of a stepAsk.
 func (s *mirrorState) orphan(ref peering.ObjectRef, mayGo bool, now time.Time) {
 	r, ok := s.records[keyOf(ref)]
 	if !ok || r.want || r.unwant {
@@ -539,8 +542,7 @@ func (s *mirrorState) orphan(ref peering.ObjectRef, mayGo bool, now time.Time) {
 	s.touch(keyOf(ref))
 }
 
-// overdue says whether something was sent so long ago that the stream has to be
-// taken for dead.
+// overdue reports whether something was sent so long ago that the stream counts as dead.
 func (s *mirrorState) overdue(now time.Time) bool {
 	for k := range s.inFlight {
 		if r := s.records[k]; !now.Before(r.sentAt.Add(mirrorAckTimeout)) {
@@ -550,8 +552,7 @@ func (s *mirrorState) overdue(now time.Time) bool {
 	return false
 }
 
-// namespaceOpen says whether an object has to wait for the answer about its
-// namespace.
+// namespaceOpen reports whether an object has to wait until its namespace is acknowledged.
 func (s *mirrorState) namespaceOpen(r *mirrorRecord) bool {
 	if r.ref.Kind == peering.KindNamespace {
 		return false
@@ -564,10 +565,9 @@ func (s *mirrorState) namespaceOpen(r *mirrorRecord) bool {
 	return ns.want && !ns.held && !ns.refused
 }
 
-// plan returns what to do now, in the order in which to do it, and when to ask
-// again at the latest (zero: when something happens). What it returns to be
-// sent counts as sent. It takes as long as what changed is much, however many objects
-// there are or wait for room.
+// plan returns the steps to do now, in order, and when to call it again at the latest (zero: when
+// something happens). Applies and deletes that it returns count as sent. Its cost depends on how
+// much changed, and not on how many objects there are or wait for room.
 func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
 	if !s.synced {
 		return nil, time.Time{}
@@ -602,7 +602,7 @@ func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
 	return steps, wake
 }
 
-// timer returns what of waiting is to be decided first, or nil.
+// timer returns the first timer of waiting, or nil.
 func (s *mirrorState) timer() *mirrorTimer {
 	for t := s.timers.first(); t != nil; t = s.timers.first() {
 		if at, ok := s.waiting[t.key]; ok && at.Equal(t.at) {
@@ -613,7 +613,7 @@ func (s *mirrorState) timer() *mirrorTimer {
 	return nil
 }
 
-// decide returns what to do about an object, unless it has to wait or is forgotten.
+// decide returns the step for an object, unless it has to wait or is forgotten.
 func (s *mirrorState) decide(k mirrorKey, now time.Time) (mirrorStep, bool) {
 	r := s.records[k]
 	if r == nil {
@@ -648,7 +648,7 @@ func (s *mirrorState) decide(k mirrorKey, now time.Time) (mirrorStep, bool) {
 	}, true
 }
 
-// send takes from the line what fits into what may be on its way.
+// send takes steps from the line as far as the limits of what is in flight allow.
 func (s *mirrorState) send(now time.Time) (taken []mirrorStep) {
 	for next := s.line.first(); next != nil && len(s.inFlight) < mirrorMaxInFlight; next = s.line.first() {
 		lined, k := *next, keyOf(next.ref)
@@ -664,7 +664,7 @@ func (s *mirrorState) send(now time.Time) (taken []mirrorStep) {
 		}
 		s.line.pop()
 		delete(s.lined, lined)
-		// Another object may have come into its way since.
+		// Another object may block it since.
 		step, ok := s.decide(k, now)
 		switch {
 		case !ok:
@@ -678,14 +678,14 @@ func (s *mirrorState) send(now time.Time) (taken []mirrorStep) {
 	return taken
 }
 
-// commit notes a step as taken.
+// commit records a step as done.
 func (s *mirrorState) commit(st mirrorStep, now time.Time) {
 	k := keyOf(st.ref)
 	r := s.records[k]
 	switch st.kind {
 	case stepHeld:
 		delete(s.dirty, k)
-		r.told = true
+		r.reported = true
 	case stepGone:
 		// Stays dirty: an unwanted pod is forgotten in the next round.
 		r.lost = true
@@ -706,8 +706,8 @@ func (s *mirrorState) commit(st mirrorStep, now time.Time) {
 	}
 }
 
-// compareSteps orders: reports and questions, then deletes from the pods down,
-// which makes room, then applies from the namespaces up, which a pod needs.
+// compareSteps orders steps: reports and questions, then deletes from the pods down, which makes
+// room, then applies from the namespaces up, which a pod needs.
 func compareSteps(a, b mirrorLined) int {
 	kinds := cmp.Compare(a.ref.Kind, b.ref.Kind)
 	if a.kind == stepDelete {

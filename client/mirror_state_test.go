@@ -32,27 +32,27 @@ func TestDecideTakesOneStepForEachSituation(t *testing.T) {
 		want     mirrorStepKind
 	}{
 		"what is wanted and not held is applied":                       {r: mirrorRecord{ref: pod, want: true, hash: a}, want: stepApply},
-		"what is wanted is applied before all is said":                 {r: mirrorRecord{ref: pod, want: true, hash: a}, notReady: true, want: stepApply},
-		"what is held in that form is said to be":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a}, want: stepHeld},
-		"what is known to be held in that form is left alone":          {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a, told: true}, want: stepWait},
+		"what is wanted is applied before Ready":                       {r: mirrorRecord{ref: pod, want: true, hash: a}, notReady: true, want: stepApply},
+		"what is held in that form is reported":                        {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a}, want: stepHeld},
+		"what is reported to be held in that form is left alone":       {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a, reported: true}, want: stepWait},
 		"what is held in another form is applied":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: b}, want: stepApply},
 		"what waits for its namespace waits":                           {r: mirrorRecord{ref: pod, want: true, hash: a}, nsOpen: true, want: stepWait},
 		"what is on its way is not sent twice":                         {r: mirrorRecord{ref: pod, want: true, hash: a, sent: sentApply, sentAt: t0}, want: stepWait},
 		"a pod that ran and is no longer held is gone":                 {r: mirrorRecord{ref: pod, want: true, hash: a, ran: true}, want: stepGone},
 		"a pod that is gone is not run again":                          {r: mirrorRecord{ref: pod, want: true, hash: a, ran: true, lost: true}, want: stepWait},
 		"a config map that was taken away is applied again":            {r: mirrorRecord{ref: config, want: true, hash: a}, want: stepApply},
-		"a final refusal stands":                                       {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, final: true}, want: stepWait},
+		"a final refusal is not tried again":                           {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, final: true}, want: stepWait},
 		"another form of what was refused is tried":                    {r: mirrorRecord{ref: pod, want: true, hash: b, refused: true, refusedHash: a, final: true}, want: stepApply},
 		"a refusal that may pass waits its time":                       {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, notBefore: t0.Add(time.Second)}, want: stepWait},
 		"a refusal that may pass is tried after that":                  {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, notBefore: t0}, want: stepApply},
 		"what is positively gone is deleted":                           {r: mirrorRecord{ref: pod, unwant: true, held: true}, want: stepDelete},
-		"nothing is deleted before all is said":                        {r: mirrorRecord{ref: pod, unwant: true, held: true}, notReady: true, want: stepWait},
+		"nothing is deleted before Ready":                              {r: mirrorRecord{ref: pod, unwant: true, held: true}, notReady: true, want: stepWait},
 		"a pod that is being deleted is waited for":                    {r: mirrorRecord{ref: pod, unwant: true, held: true, deleted: true}, want: stepWait},
 		"a pod that is gone on both sides is reported":                 {r: mirrorRecord{ref: pod, unwant: true}, want: stepGone},
 		"a pod that was reported is forgotten":                         {r: mirrorRecord{ref: pod, unwant: true, lost: true}, want: stepForget},
 		"a config map that is gone on both sides is forgotten":         {r: mirrorRecord{ref: config, unwant: true}, want: stepForget},
 		"an orphan is asked about":                                     {r: mirrorRecord{ref: pod, held: true}, want: stepAsk},
-		"an orphan is not asked about before all is said":              {r: mirrorRecord{ref: pod, held: true}, notReady: true, want: stepWait},
+		"an orphan is not asked about before Ready":                    {r: mirrorRecord{ref: pod, held: true}, notReady: true, want: stepWait},
 		"an orphan that may not go is asked about after a while":       {r: mirrorRecord{ref: pod, held: true, notBefore: t0.Add(time.Minute)}, want: stepWait},
 		"what is neither wanted nor held is forgotten":                 {r: mirrorRecord{ref: pod}, want: stepForget},
 		"a delete that was refused waits its time":                     {r: mirrorRecord{ref: config, unwant: true, held: true, notBefore: t0.Add(time.Second)}, want: stepWait},
@@ -104,7 +104,7 @@ func fill(t testing.TB, s *mirrorState) {
 	}
 }
 
-// Whoever wants more than there is room for wants it again after a while.
+// A caller that wants more than there is room for calls Want again after a while.
 func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 	s := newMirrorState()
 	fill(t, s)
@@ -113,8 +113,8 @@ func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 	for i, want := range []int{2, 0} {
 		s.want(pod)
 		s.want(large)
-		if said := s.sayBarred(); len(said) != want {
-			t.Errorf("the %d. time %d refusals are said, want %d: %v", i+1, len(said), want, said)
+		if refusals := s.takeUnreported(); len(refusals) != want {
+			t.Errorf("the %d. time %d refusals are reported, want %d: %v", i+1, len(refusals), want, refusals)
 		}
 	}
 	if why := s.excess(); why == "" {
@@ -126,8 +126,8 @@ func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 		t.Errorf("when there is room: %v, %q", refusal, s.excess())
 	}
 	s.unwantObject(large.Ref, nil)
-	if len(s.barred) != 0 || len(s.unsaid) != 0 {
-		t.Errorf("%d refusals are left, and %d to say", len(s.barred), len(s.unsaid))
+	if len(s.barred) != 0 || len(s.unreported) != 0 {
+		t.Errorf("%d refusals are left, and %d to report", len(s.barred), len(s.unreported))
 	}
 	for i := range 2 * mirrorMaxObjects {
 		s.want(peering.Object{Ref: testRef(peering.KindConfigMap, "more", fmt.Sprint("more", i)), JSON: []byte("{}")})
@@ -137,7 +137,8 @@ func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 	}
 }
 
-// A provider may hold other objects on each stream, and end each before it said all: what it said on streams before does not add up.
+// A provider may list other objects on each stream, and end each before the end of the list: the
+// records of earlier streams do not add up.
 func TestHeldObjectsOfOtherStreamsAreForgotten(t *testing.T) {
 	for _, ready := range []bool{false, true} {
 		s := newMirrorState()
@@ -159,7 +160,8 @@ func TestHeldObjectsOfOtherStreamsAreForgotten(t *testing.T) {
 	}
 }
 
-// An agent that starts may want other objects than the provider holds: both have room, or they never agree.
+// An agent that starts may want other objects than the provider holds: there is room for both, or
+// they would never converge.
 func TestHeldAndWantedObjectsHaveRoomSideBySide(t *testing.T) {
 	s := newMirrorState()
 	fill(t, s)
@@ -176,7 +178,7 @@ func TestHeldAndWantedObjectsHaveRoomSideBySide(t *testing.T) {
 	}
 }
 
-func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
+func TestAPodWaitsForTheAckOfItsNamespace(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
 	s.sync(t0.Add(-mirrorLastWait))
@@ -205,9 +207,9 @@ func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 	}
 }
 
-// TestADeleteOfAVolumeIsAlwaysAnswered deletes one that the provider does not list: whoever
-// asked for it waits for the answer.
-func TestADeleteOfAVolumeIsAlwaysAnswered(t *testing.T) {
+// TestADeleteOfAVolumeIsAlwaysAcknowledged deletes a volume that the provider does not list: the
+// caller waits for the acknowledgement.
+func TestADeleteOfAVolumeIsAlwaysAcknowledged(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
 	s.sync(t0.Add(-mirrorLastWait))
@@ -315,8 +317,8 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 	})
 }
 
-// A provider says of a pod that ended that it is gone, and again when its record is.
-func TestHomeHearsOnceThatAPodIsGoneThatItWantedGone(t *testing.T) {
+// A provider reports that a pod is gone when it ended, and again when its record is deleted.
+func TestADeletedPodIsReportedGoneOnce(t *testing.T) {
 	pod := peering.Object{Ref: testRef(peering.KindPod, "batch", "u"), JSON: []byte("{}")}
 	s := newMirrorState()
 	s.setReady()
@@ -340,8 +342,8 @@ func TestHomeHearsOnceThatAPodIsGoneThatItWantedGone(t *testing.T) {
 	}
 }
 
-// A provider says first what it holds, and then how those ended that went a moment ago.
-func TestAPodIsNotCalledGoneBeforeTheProviderCouldSayHowItEnded(t *testing.T) {
+// A provider first lists what it holds, and then sends how pods ended that went a moment ago.
+func TestAPodIsNotReportedGoneBeforeTheProviderCanSendHowItEnded(t *testing.T) {
 	pod := peering.Object{Ref: testRef(peering.KindPod, "batch", "u"), JSON: []byte("{}")}
 	for name, home := range map[string]func(*mirrorState){
 		"wanted": func(s *mirrorState) { s.want(pod); s.markRan(pod.Ref) },
@@ -357,11 +359,11 @@ func TestAPodIsNotCalledGoneBeforeTheProviderCouldSayHowItEnded(t *testing.T) {
 				t.Fatalf("at once %+v, next at %s", steps, wake)
 			}
 			if !s.podStatus(peering.PodStatus{Ref: pod.Ref, Status: []byte("{}"), Gone: true}, t0) {
-				t.Fatal("how it ended is for nobody")
+				t.Fatal("how it ended is not passed on")
 			}
 			for _, at := range []time.Time{t0, t0.Add(mirrorLastWait)} {
 				if steps, _ := s.plan(at); len(steps) != 0 {
-					t.Fatalf("it was said how it ended, and then %+v", steps)
+					t.Fatalf("it was reported how it ended, and then %+v", steps)
 				}
 			}
 		})
@@ -378,8 +380,8 @@ func TestAPodIsNotCalledGoneBeforeTheProviderCouldSayHowItEnded(t *testing.T) {
 	}
 }
 
-// An apply that is carried out after its stream ended, and after the provider said what it has, is seen by
-// the pod's status alone.
+// An apply that is carried out after its stream ended, and after the provider listed what it has,
+// only shows by the pod's status.
 func TestAPodThatTheProviderMadeLateIsAnOrphan(t *testing.T) {
 	s := newMirrorState()
 	s.setReady()
@@ -388,7 +390,7 @@ func TestAPodThatTheProviderMadeLateIsAnOrphan(t *testing.T) {
 	s.plan(t0)
 	late := peering.Object{Ref: testRef(peering.KindPod, "db-0", "old"), JSON: []byte("{}")}
 	if s.podStatus(peering.PodStatus{Ref: late.Ref}, t0) {
-		t.Error("the status of a pod that home has not is for nobody")
+		t.Error("the status of a pod that home does not have is not passed on")
 	}
 	if steps, wake := s.plan(t0); len(steps) != 0 || !wake.Equal(t0.Add(mirrorLateWait)) {
 		t.Fatalf("steps %+v, next at %s", steps, wake)
@@ -411,12 +413,12 @@ func TestAPodThatTheProviderMadeLateIsAnOrphan(t *testing.T) {
 		s.podStatus(peering.PodStatus{Ref: testRef(peering.KindPod, "db-0", fmt.Sprint(i))}, t0)
 	}
 	if len(s.records) != mirrorMaxLate {
-		t.Errorf("a provider that tells of pods without end has %d remembered", len(s.records))
+		t.Errorf("%d pods are recorded of a provider that reports pods without end", len(s.records))
 	}
 }
 
-// What is between the two calls that say that a pod ran and that it is wanted must not lose the first.
-func TestAPodThatRanIsNotSentThoughItWasLookedAtBefore(t *testing.T) {
+// A plan between the calls of Ran and Want for a pod must not lose the record that it ran.
+func TestAPodThatRanIsNotSentAfterAPlanInBetween(t *testing.T) {
 	s := newMirrorState()
 	s.setReady()
 	s.connect()
@@ -432,7 +434,7 @@ func TestAPodThatRanIsNotSentThoughItWasLookedAtBefore(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
+func TestAnAckWithoutARequestIsIgnored(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
 	s.sync(t0.Add(-mirrorLastWait))
@@ -440,9 +442,9 @@ func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
 	s.want(o)
 	s.plan(t0)
 	for name, a := range map[string]peering.Ack{
-		"an object that nobody knows": {Ref: testRef(peering.KindPod, "web", "other"), Hash: o.Hash()},
-		"a form that was not sent":    {Ref: o.Ref, Hash: peering.Hash{9}},
-		"a delete that was not sent":  {Ref: o.Ref},
+		"an unknown object":          {Ref: testRef(peering.KindPod, "web", "other"), Hash: o.Hash()},
+		"a form that was not sent":   {Ref: o.Ref, Hash: peering.Hash{9}},
+		"a delete that was not sent": {Ref: o.Ref},
 	} {
 		if s.ack(a, t0) {
 			t.Errorf("took an answer to %s", name)
@@ -533,7 +535,7 @@ type world struct {
 	// been taken by the provider.
 	home  map[mirrorKey]peering.Object
 	acked map[mirrorKey]bool
-	// unwanted was said to be gone.
+	// unwanted has the objects for which Unwant was called.
 	unwanted map[mirrorKey]bool
 
 	provider map[mirrorKey]peering.Held
@@ -721,7 +723,7 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 					w.state.unwantObject(ref, nil)
 				}
 			},
-			"delete while nobody looks": func(t *rapid.T) {
+			"delete without a stream": func(t *rapid.T) {
 				if k, ok := pick(); ok {
 					delete(w.home, k)
 					w.restart()
@@ -785,14 +787,14 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 }
 
 // BenchmarkAnAnswer is one answer and what follows from it, beside pods that run.
-func BenchmarkAnAnswer(b *testing.B) {
+func BenchmarkAnAck(b *testing.B) {
 	for _, pods := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) {
 			s := newMirrorState()
 			s.sync(t0.Add(-mirrorLastWait))
 			for i := range pods {
 				r := s.record(testRef(peering.KindPod, fmt.Sprint("web-", i), fmt.Sprint("u-", i)))
-				r.want, r.held, r.told = true, true, true
+				r.want, r.held, r.reported = true, true, true
 			}
 			s.plan(t0)
 			for i := 0; b.Loop(); i++ {
@@ -811,7 +813,7 @@ func BenchmarkAnAnswer(b *testing.B) {
 }
 
 // What one answer costs does not depend on how many objects wait for room.
-func BenchmarkAnAnswerWhileOthersWait(b *testing.B) {
+func BenchmarkAnAckWhileOthersWait(b *testing.B) {
 	for _, pods := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) {
 			s := newMirrorState()

@@ -18,15 +18,15 @@ import (
 )
 
 // Peering negotiates contracts with one peer. Errors of its methods are
-// *peering.Error: the peer's reason, or RESPONSE_INVALID where its answer makes no
-// sense. The zero value is not usable; set Conn.
+// *peering.Error: the peer's reason, or RESPONSE_INVALID for an invalid response. The zero value
+// is not usable; set Conn.
 type Peering struct {
 	// Conn leads to the peer.
 	Conn grpc.ClientConnInterface
 }
 
-// Request asks the peer what it offers: for a new contract, or with a contract
-// ID for the next revision of that one.
+// Request asks the peer for an advertisement: for a new contract, or with a contract ID for the
+// next revision of that one.
 func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	ad, err := p.request(ctx, ask, false)
 	switch {
@@ -38,7 +38,7 @@ func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertis
 	return ad, nil
 }
 
-// Preview asks the peer what it would answer to Request. Nothing follows from it.
+// Preview asks the peer what it would respond to Request. The peer reserves nothing.
 func (p Peering) Preview(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	return p.request(ctx, ask, true)
 }
@@ -62,8 +62,8 @@ func (p Peering) request(ctx context.Context, ask peering.Ask, preview bool) (pe
 
 // Sign sends a contract that this cluster signed, and returns it with the
 // provider's signature: the same payload, or the one that this cluster signed
-// under the same contract ID in an earlier round whose answer was lost. Either
-// way what it returns verifies, so it carries this cluster's own signature.
+// under the same contract ID in an earlier round whose response was lost. Either way both
+// signatures verify, so one of them is this cluster's own.
 func (p Peering) Sign(ctx context.Context, e peering.Envelope) (peering.Envelope, error) {
 	resp, err := ententev1.NewPeeringServiceClient(p.Conn).SignContract(ctx, &ententev1.SignContractRequest{Envelope: wire.EnvelopeTo(e)})
 	if err != nil {
@@ -84,8 +84,8 @@ func (p Peering) Sign(ctx context.Context, e peering.Envelope) (peering.Envelope
 	return signed, nil
 }
 
-// Contract returns the newest revision of a contract that the peer holds. Both
-// signatures were verified, so one of them is this cluster's own if it is a party.
+// Contract returns the newest revision of a contract that the peer has. Both signatures are
+// verified, so one of them is this cluster's own if it is a party.
 func (p Peering) Contract(ctx context.Context, contract string) (peering.Envelope, error) {
 	resp, err := ententev1.NewPeeringServiceClient(p.Conn).GetContract(ctx, &ententev1.GetContractRequest{ContractId: contract})
 	if err != nil {
@@ -109,14 +109,14 @@ func verified(m *ententev1.Envelope) (peering.Envelope, peering.Terms, error) {
 	}
 	terms, err := envelope.Verify()
 	if err != nil {
-		return peering.Envelope{}, peering.Terms{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+		return peering.Envelope{}, peering.Terms{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of the peer's contract are not valid: %w", err)
 	}
 	return envelope, terms, nil
 }
 
 // Statements returns the statements of use of a contract that come after a
-// sequence number, oldest first. Their signatures are not verified: that takes
-// the provider's keys.
+// sequence number, oldest first. It does not verify their signatures, which takes the provider's
+// keys.
 func (p Peering) Statements(ctx context.Context, contract string, after uint64) ([]peering.Envelope, error) {
 	resp, err := ententev1.NewPeeringServiceClient(p.Conn).ListStatements(ctx, &ententev1.ListStatementsRequest{
 		ContractId: contract, AfterSequence: after,
@@ -138,8 +138,8 @@ func (p Peering) Statements(ctx context.Context, contract string, after uint64) 
 	return out, nil
 }
 
-// Terminate tells the peer that this cluster ended a contract: with notice until
-// drainUntil, or at once where that is zero.
+// Terminate notifies the peer that this cluster ended a contract: with notice until drainUntil,
+// or at once if that is zero.
 func (p Peering) Terminate(ctx context.Context, contract, message string, drainUntil time.Time) error {
 	req := &ententev1.TerminateContractRequest{ContractId: contract, Message: peering.Text(message, peering.MaxMessageLen)}
 	if !drainUntil.IsZero() {
@@ -151,9 +151,9 @@ func (p Peering) Terminate(ctx context.Context, contract, message string, drainU
 	return nil
 }
 
-// WatchOffer hands over what the peer offers now, at first and whenever that
-// changes, until ctx ends (then it returns nil) or the stream does; then it says
-// why. A peer that says more than offerRate waits: flow control holds it.
+// WatchOffer calls changed with the peer's current offer, at first and whenever it changes, until
+// ctx ends (then it returns nil) or the stream fails. Flow control slows down a peer that sends
+// more than offerRate.
 func (p Peering) WatchOffer(ctx context.Context, changed func(peering.Offer)) error {
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel() // the stream ends with this function
@@ -183,15 +183,13 @@ func (p Peering) WatchOffer(ctx context.Context, changed func(peering.Offer)) er
 	return fmt.Errorf("watch offer: %w", wire.FromStatus(err))
 }
 
-// RunSession opens the exchange of states with a peer and keeps it up until ctx
-// ends (then it returns nil), the peer falls silent, or anything else ends it;
-// then it says why, and the caller decides when to try again.
+// RunSession opens the state exchange with a peer and runs it until ctx ends (then it returns
+// nil), the peer falls silent, or it fails. The caller decides when to try again.
 func RunSession(ctx context.Context, conn grpc.ClientConnInterface, cfg heartbeat.Config) error {
 	// The stream ends with this function, whatever ends it.
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Just after a session came up the connection may still remember that there
-	// was none.
+	// Just after a session came up, the client connection may still be in its state without one.
 	stream, err := ententev1.NewPeeringServiceClient(conn).Session(streamCtx, grpc.WaitForReady(true))
 	if err != nil {
 		return fmt.Errorf("open session: %w", wire.FromStatus(err))
@@ -200,7 +198,7 @@ func RunSession(ctx context.Context, conn grpc.ClientConnInterface, cfg heartbea
 		Send: func(state *ententev1.PeerState) error {
 			err := stream.Send(&ententev1.SessionRequest{State: state})
 			if errors.Is(err, io.EOF) {
-				return nil // the stream has ended, and Recv says why
+				return nil // the stream has ended, and Recv returns why
 			}
 			return err
 		},

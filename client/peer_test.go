@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// provider is a PeeringService whose answers a test gives.
+// provider is a PeeringService whose responses a test sets.
 type provider struct {
 	ententev1.UnimplementedPeeringServiceServer
 	request    func(*ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error)
@@ -179,7 +179,7 @@ func TestAnAdvertisementAnswersItsRequest(t *testing.T) {
 	}
 }
 
-func TestARefusalCrossesAsItWasMeant(t *testing.T) {
+func TestARefusalKeepsItsReason(t *testing.T) {
 	p := &provider{request: func(*ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
 		return nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyPending, Message: "wait", RetryAfter: time.Minute}).Err()
 	}}
@@ -197,13 +197,13 @@ func TestAContractIsTakenOnlyWithBothSignatures(t *testing.T) {
 		answer peering.Envelope
 		want   peering.Reason
 	}{
-		"signed by both":                  {signed(t, terms(home, foreign), home, foreign), ""},
-		"signed by the provider alone":    {signed(t, terms(home, foreign), foreign), peering.ReasonResponseInvalid},
-		"with a stranger's signature":     {signed(t, terms(home, foreign), foreign, stranger), peering.ReasonResponseInvalid},
-		"another contract":                {signed(t, another, home, foreign), peering.ReasonResponseInvalid},
-		"nothing":                         {peering.Envelope{}, peering.ReasonResponseInvalid},
-		"bytes that are no contract":      {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType}, peering.ReasonResponseInvalid},
-		"what is no contract but a count": {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}, peering.ReasonResponseInvalid},
+		"signed by both":                 {signed(t, terms(home, foreign), home, foreign), ""},
+		"signed by the provider alone":   {signed(t, terms(home, foreign), foreign), peering.ReasonResponseInvalid},
+		"with a stranger's signature":    {signed(t, terms(home, foreign), foreign, stranger), peering.ReasonResponseInvalid},
+		"another contract":               {signed(t, another, home, foreign), peering.ReasonResponseInvalid},
+		"nothing":                        {peering.Envelope{}, peering.ReasonResponseInvalid},
+		"bytes that are not a contract":  {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType}, peering.ReasonResponseInvalid},
+		"a count in place of a contract": {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{contract: func(r *ententev1.GetContractRequest) (*ententev1.GetContractResponse, error) {
@@ -242,19 +242,19 @@ func TestStatementsAreBounded(t *testing.T) {
 	}
 }
 
-func TestAnEndIsToldWithItsNotice(t *testing.T) {
+func TestAnEndIsSentWithItsNotice(t *testing.T) {
 	until := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	var told *ententev1.TerminateContractRequest
+	var received *ententev1.TerminateContractRequest
 	p := &provider{terminate: func(r *ententev1.TerminateContractRequest) (*ententev1.TerminateContractResponse, error) {
-		told = r
+		received = r
 		return &ententev1.TerminateContractResponse{}, nil
 	}}
 	c := Peering{Conn: serveProvider(t, p)}
-	if err := c.Terminate(t.Context(), "c-1", "enough", until); err != nil || !told.GetDrainUntil().AsTime().Equal(until) || told.GetMessage() != "enough" {
-		t.Errorf("told %v, %v", told, err)
+	if err := c.Terminate(t.Context(), "c-1", "enough", until); err != nil || !received.GetDrainUntil().AsTime().Equal(until) || received.GetMessage() != "enough" {
+		t.Errorf("received %v, %v", received, err)
 	}
-	if err := c.Terminate(t.Context(), "c-1", "now", time.Time{}); err != nil || told.GetDrainUntil() != nil {
-		t.Errorf("told %v, %v", told, err)
+	if err := c.Terminate(t.Context(), "c-1", "now", time.Time{}); err != nil || received.GetDrainUntil() != nil {
+		t.Errorf("received %v, %v", received, err)
 	}
 }
 
@@ -263,9 +263,9 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 		return peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}}
 	}
 	for name, tc := range map[string]struct {
-		say  []*ententev1.WatchOfferResponse
-		hear []string // the processors of each offer
-		want string
+		send    []*ententev1.WatchOfferResponse
+		receive []string // the processors of each offer
+		want    string
 	}{
 		"an offer and another":       {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), wire.OfferTo(cpu(3), nil)}, []string{"4", "3"}, "ended it"},
 		"nonsense after the first":   {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), {Offer: &ententev1.Offer{Price: &ententev1.PriceList{Currency: "x", PerHour: map[string]string{"cpu": "1"}}}}}, []string{"4"}, "offer.price"},
@@ -274,17 +274,17 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{offer: func(s ententev1.PeeringService_WatchOfferServer) error {
-				for _, m := range tc.say {
+				for _, m := range tc.send {
 					if err := s.Send(m); err != nil {
 						return err
 					}
 				}
 				return nil
 			}}
-			var heard []string
-			err := Peering{Conn: serveProvider(t, p)}.WatchOffer(t.Context(), func(o peering.Offer) { heard = append(heard, o.Resources["cpu"].String()) })
-			if !slices.Equal(heard, tc.hear) || err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("heard %v, want %v; %v, want %q", heard, tc.hear, err, tc.want)
+			var received []string
+			err := Peering{Conn: serveProvider(t, p)}.WatchOffer(t.Context(), func(o peering.Offer) { received = append(received, o.Resources["cpu"].String()) })
+			if !slices.Equal(received, tc.receive) || err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("received %v, want %v; %v, want %q", received, tc.receive, err, tc.want)
 			}
 		})
 	}
@@ -301,9 +301,9 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 	})
 }
 
-// TestAPeerThatSpeaksWithoutPauseIsHeldBack: what it says is read slowly, however
-// much it says.
-func TestAPeerThatSpeaksWithoutPauseIsHeldBack(t *testing.T) {
+// TestOffersWithoutPauseAreReadSlowly: messages are read at a limited rate, however many a peer
+// sends.
+func TestOffersWithoutPauseAreReadSlowly(t *testing.T) {
 	p := &provider{offer: func(s ententev1.PeeringService_WatchOfferServer) error {
 		for n := int64(1); s.Context().Err() == nil; n++ {
 			if err := s.Send(wire.OfferTo(peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}}, nil)); err != nil {
@@ -314,13 +314,13 @@ func TestAPeerThatSpeaksWithoutPauseIsHeldBack(t *testing.T) {
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	heard, begin := 0, time.Now()
-	if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(peering.Offer) { heard++ }); err != nil {
+	received, begin := 0, time.Now()
+	if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(peering.Offer) { received++ }); err != nil {
 		t.Error(err)
 	}
 	took := time.Since(begin)
-	if most := offerBurst + int(offerRate*took.Seconds()) + 1; heard > most {
-		t.Errorf("heard %d offers in %s, want at most %d", heard, took, most)
+	if most := offerBurst + int(offerRate*took.Seconds()) + 1; received > most {
+		t.Errorf("received %d offers in %s, want at most %d", received, took, most)
 	}
 }
 
@@ -334,7 +334,7 @@ func TestASessionGoesOnUntilOneSideEndsIt(t *testing.T) {
 			return wire.Status(&peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "no more"}).Err()
 		}, "no more"},
 		"the peer falls silent": {func(s ententev1.PeeringService_SessionServer) error { <-s.Context().Done(); return nil }, "said nothing"},
-		"the peer says nonsense": {func(s ententev1.PeeringService_SessionServer) error {
+		"the peer sends an invalid state": {func(s ententev1.PeeringService_SessionServer) error {
 			err := s.Send(&ententev1.SessionResponse{State: &ententev1.PeerState{Sequence: 1, Endpoints: []string{"x"}}})
 			<-s.Context().Done()
 			return err

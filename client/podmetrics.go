@@ -28,11 +28,11 @@ func PodMetrics(ctx context.Context, conn grpc.ClientConnInterface, contract str
 		case errors.Is(err, io.EOF) && messages > 0:
 			return m, nil
 		case errors.Is(err, io.EOF):
-			err = wire.Response(peering.Errorf(peering.ReasonRequestInvalid, "the provider answered nothing"))
+			err = wire.Response(peering.Errorf(peering.ReasonRequestInvalid, "the provider's response is empty"))
 		case err != nil:
 			err = wire.FromStatus(err)
 		case messages >= wire.MaxMetricsMessages:
-			err = wire.Response(peering.Errorf(peering.ReasonRequestInvalid, "the answer has more than %d messages", wire.MaxMetricsMessages))
+			err = wire.Response(peering.Errorf(peering.ReasonRequestInvalid, "the response has more than %d messages", wire.MaxMetricsMessages))
 		default:
 			err = wire.Response(wire.PodMetricsFrom(&m, msg))
 		}

@@ -48,11 +48,11 @@ func TestPodMetricsOfAProviderThatMayBeHostile(t *testing.T) {
 		pods int
 		want peering.Reason
 	}{
-		"two messages":              {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}, {Pods: []*ententev1.PodMetricsResponse_Pod{pod("b")}}}, 2, ""},
-		"nothing":                   {nil, 0, peering.ReasonResponseInvalid},
-		"no time":                   {[]*ententev1.PodMetricsResponse{{Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}}, 0, peering.ReasonResponseInvalid},
-		"one pod makes no sense":    {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a"), {}}}}, 0, peering.ReasonResponseInvalid},
-		"more than there is to say": {endless, 0, peering.ReasonResponseInvalid},
+		"two messages":                 {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}, {Pods: []*ententev1.PodMetricsResponse_Pod{pod("b")}}}, 2, ""},
+		"nothing":                      {nil, 0, peering.ReasonResponseInvalid},
+		"no time":                      {[]*ententev1.PodMetricsResponse{{Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}}, 0, peering.ReasonResponseInvalid},
+		"one pod makes no sense":       {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a"), {}}}}, 0, peering.ReasonResponseInvalid},
+		"more messages than the limit": {endless, 0, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

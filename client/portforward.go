@@ -25,9 +25,8 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// forwardPort opens a connection to the admin port of an agent's pod through the
-// API server. Nothing listens on this machine meanwhile, so nobody else on it
-// can use the connection.
+// forwardPort opens a connection to the admin port of an agent's pod through the API server.
+// Nothing listens on this machine meanwhile, so no other user of it can use the connection.
 func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.Interface, namespace string) (net.Conn, error) {
 	pod, err := leadingAgent(ctx, clients, namespace)
 	if err != nil {
@@ -38,8 +37,8 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 	if err != nil {
 		return nil, fmt.Errorf("reach pod %s: %w", pod, err)
 	}
-	// As kubectl: WebSocket, which passes proxies, and SPDY where the API server
-	// or something before it does not know better.
+	// As kubectl does: WebSocket, which passes proxies, or SPDY if the API server or a proxy does
+	// not support that.
 	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
 	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, config)
 	if err != nil {
@@ -50,7 +49,7 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 	})
 	streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil && !mayForward(ctx, clients, namespace) {
-		// What the dialer returns is text only.
+		// The dialer's error has only a text.
 		return nil, apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod, err)
 	}
 	if err != nil {
@@ -64,8 +63,8 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 	return conn, nil
 }
 
-// mayForward says whether the API server lets this user forward ports; if it does not
-// say, that is not what is wrong.
+// mayForward reports whether the API server lets this user forward ports. If that cannot be found
+// out, it returns true.
 func mayForward(ctx context.Context, clients kubernetes.Interface, namespace string) bool {
 	review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -75,8 +74,8 @@ func mayForward(ctx context.Context, clients kubernetes.Interface, namespace str
 	return err != nil || review.Status.Allowed
 }
 
-// leaderAgain is how often it is looked whether an agent leads, leaderWait for how long: another one
-// takes over within that.
+// leaderAgain is how often it is checked whether an agent leads, leaderWait for how long: another
+// one takes over within that.
 const leaderAgain, leaderWait = 500 * time.Millisecond, 12 * time.Second
 
 // leadingAgent returns the pod of the agent that leads, and waits for one to take over.
@@ -102,8 +101,8 @@ func leadingAgent(ctx context.Context, clients kubernetes.Interface, namespace s
 	}
 }
 
-// leaderOf returns the agent's pod that leads, the youngest if two say so; empty means none, and soon that
-// another one is ready to.
+// leaderOf returns the agent's pod that leads, the youngest if two claim to, or an empty name.
+// soon means that another one is ready to lead.
 func leaderOf(pods []corev1.Pod) (name string, soon bool) {
 	var best *corev1.Pod
 	for i := range pods {
@@ -135,15 +134,15 @@ type podConn struct {
 	streams httpstream.Connection
 	pod     podAddr
 
-	// told is closed when the kubelet has said all about why the pod cannot be
-	// reached; remote is what it said.
-	told   chan struct{}
-	remote error
-	closed sync.Once
+	// reported is closed when the kubelet's error stream ended; remote is why the pod cannot be
+	// reached, as it reported.
+	reported chan struct{}
+	remote   error
+	closed   sync.Once
 }
 
-// toldWait is how long the kubelet's reason may come after the connection broke.
-const toldWait = 200 * time.Millisecond
+// reasonWait is how long the kubelet's reason may come after the connection broke.
+const reasonWait = 200 * time.Millisecond
 
 type podAddr string
 
@@ -166,13 +165,13 @@ func newPodConn(streams httpstream.Connection, pod string, port int) (*podConn, 
 	if err != nil {
 		return nil, fmt.Errorf("open data stream: %w", err)
 	}
-	c := &podConn{data: data, streams: streams, pod: podAddr(pod), told: make(chan struct{})}
+	c := &podConn{data: data, streams: streams, pod: podAddr(pod), reported: make(chan struct{})}
 	go func() {
 		text, err := io.ReadAll(io.LimitReader(problems, 4096))
 		if err == nil && len(text) > 0 {
 			c.remote = fmt.Errorf("pod %s: %s", pod, text)
 		}
-		close(c.told)
+		close(c.reported)
 		if c.remote != nil {
 			_ = c.Close()
 		}
@@ -180,14 +179,14 @@ func newPodConn(streams httpstream.Connection, pod string, port int) (*podConn, 
 	return c, nil
 }
 
-// why is the kubelet's word on what went wrong, if there is one, and err else.
+// why returns the kubelet's reason for a failure, if it sent one, and err otherwise.
 func (c *podConn) why(doing string, err error) error {
 	select {
-	case <-c.told:
+	case <-c.reported:
 		if c.remote != nil {
 			return c.remote
 		}
-	case <-time.After(toldWait):
+	case <-time.After(reasonWait):
 	}
 	if errors.Is(err, io.EOF) && doing == "read from" {
 		return io.EOF

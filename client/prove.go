@@ -17,32 +17,31 @@ import (
 type ProveConfig struct {
 	// Endpoint is where the other cluster is dialled, as host:port. Required.
 	Endpoint string
-	// ID is who has to answer. Required.
+	// ID is the cluster that has to be there. Required.
 	ID peering.ClusterID
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
-	// Group is the group, a DNS label, which the other side is told. Required.
+	// Group is the group, a DNS label, which is sent to the other side. Required.
 	Group string
-	// Secret is what the group's clusters share: 16 to 1024 bytes, without one newline at
-	// its end. It is never sent. Required.
+	// Secret is the secret of the group's clusters: 16 to 1024 bytes, of which one newline at the
+	// end is left out. It is never sent. Required.
 	Secret pake.Secret
-	// Dial opens TCP connections; nil is net.Dialer.
+	// Dial opens TCP connections; nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Prove proves to another cluster that this one holds a group's secret, and has it prove
-// the same. It returns the ClusterInfo of the other cluster, to be trusted in turn; the
-// other cluster trusts this one by then.
-//
-// Who answers without the secret learns whether the one guess is right that its answer was
-// made with: the caller limits how often a cluster is called that failed.
+// Prove proves to another cluster that this one knows a group's secret, and verifies the same of
+// the other. It returns the ClusterInfo of the other cluster, to be trusted in turn; the other
+// cluster trusts this one by then.
+// A cluster that responds without the secret learns whether one guess is right: the caller has to
+// limit how often it calls a cluster that failed.
 //
 // Errors are *peering.Error, with the reasons PEER_UNREACHABLE, PEER_IDENTITY_MISMATCH,
 // PEER_IS_SELF, GROUP_UNKNOWN, GROUP_SECRET_MISMATCH, RATE_LIMITED, TRUST_DENIED,
-// TRUST_FORGOTTEN, RESPONSE_INVALID, or what else the other side answered. A secret that
-// is too short or too long is pake.ErrSecret, before anybody is called.
+// TRUST_FORGOTTEN, RESPONSE_INVALID, or another one of the other side. A secret that is too short
+// or too long is pake.ErrSecret, before any call.
 func Prove(ctx context.Context, cfg ProveConfig) (identity.ClusterInfo, error) {
 	if cfg.Source == nil || len(cfg.Self.Roots) == 0 || cfg.ID == "" || cfg.Group == "" {
 		return identity.ClusterInfo{}, errors.New("prove: ID, Source, Self and Group are required")
@@ -54,7 +53,7 @@ func Prove(ctx context.Context, cfg ProveConfig) (identity.ClusterInfo, error) {
 	if cfg.ID == self {
 		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
 	}
-	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
+	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "expected was"}.call(ctx, cfg.Endpoint)
 	if err != nil {
 		return identity.ClusterInfo{}, err
 	}
@@ -81,11 +80,11 @@ func Prove(ctx context.Context, cfg ProveConfig) (identity.ClusterInfo, error) {
 	confirmation, err := run.Finish(resp.GetShare(), resp.GetConfirmation())
 	switch {
 	case errors.Is(err, pake.ErrMismatch):
-		// So that the other side knows, too; whatever it answers changes nothing.
+		// An empty confirmation ends the run at the other side too; its response does not matter.
 		_, _ = trust.Confirm(ctx, &ententev1.ConfirmRequest{})
 		return identity.ClusterInfo{}, &peering.Error{
 			Reason: peering.ReasonGroupSecretMismatch, Err: err,
-			Message: fmt.Sprintf("%s: this cluster's secret of group %s and that of cluster %s differ, or somebody is in between: give both the same", cfg.Endpoint, cfg.Group, cfg.ID),
+			Message: fmt.Sprintf("%s: this cluster's secret of group %s and that of cluster %s differ, or the connection was intercepted: give both the same secret", cfg.Endpoint, cfg.Group, cfg.ID),
 		}
 	case err != nil:
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonResponseInvalid, "%s: the peer's share of a proof breaks the protocol: %w", cfg.Endpoint, err)

@@ -54,14 +54,14 @@ func (p *prover) Prove(ctx context.Context, req *ententev1.ProveRequest) (*enten
 	return resp, nil
 }
 
-// callerOf returns who calls and the channel of its connection, as plain TLS credentials
-// have them.
+// callerOf returns the caller and the channel of its connection, as plain TLS credentials have
+// them.
 func callerOf(ctx context.Context) (id string, channel [identity.ChannelLen]byte) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			who, err := identity.PeerOf(info.State, nil)
+			peer, err := identity.PeerOf(info.State, nil)
 			if err == nil {
-				return string(who.ID), who.Channel
+				return string(peer.ID), peer.Channel
 			}
 		}
 	}
@@ -94,14 +94,14 @@ func TestProveProvesTheSecretToBothSidesAndSendsItToNone(t *testing.T) {
 		t.Errorf("confirmed by %v", p.confirmed)
 	}
 	if p.request.GetCluster().GetName() != "home" || p.request.GetGroup() != "blue" {
-		t.Errorf("it said %v", p.request)
+		t.Errorf("it sent %v", p.request)
 	}
-	if said := p.request.String() + p.confirmed[0].String(); strings.Contains(said, groupSecret[:8]) {
-		t.Errorf("it said the secret: %s", said)
+	if sent := p.request.String() + p.confirmed[0].String(); strings.Contains(sent, groupSecret[:8]) {
+		t.Errorf("it sent the secret: %s", sent)
 	}
 }
 
-func TestFailedProveSaysWhy(t *testing.T) {
+func TestAFailedProveReturnsTheReason(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	right, wrong := pake.Secret(groupSecret), pake.Secret("the secret of yesterday")
 	no := func(reason peering.Reason) error {
@@ -113,10 +113,10 @@ func TestFailedProveSaysWhy(t *testing.T) {
 		closed bool
 		reason peering.Reason
 		says   string
-		// confirms is how many bytes of confirmation the other side gets, -1 for none.
+		// confirms is how many bytes of confirmation the other side gets, -1 if it gets no confirmation.
 		confirms int
 	}{
-		"nobody listens":              {closed: true, reason: peering.ReasonPeerUnreachable, says: "refused", confirms: -1},
+		"nothing listens":             {closed: true, reason: peering.ReasonPeerUnreachable, says: "refused", confirms: -1},
 		"another cluster answers":     {p: &prover{as: stranger, secret: right}, reason: peering.ReasonPeerIdentity, says: string(stranger.ID()), confirms: -1},
 		"its own ID":                  {id: home.ID(), closed: true, reason: peering.ReasonPeerIsSelf, says: "itself", confirms: -1},
 		"no such group there":         {p: &prover{as: office, refuseProve: no(peering.ReasonGroupUnknown)}, reason: peering.ReasonGroupUnknown, says: "no", confirms: -1},
@@ -139,7 +139,7 @@ func TestFailedProveSaysWhy(t *testing.T) {
 			}
 			info, err := Prove(t.Context(), ProveConfig{Endpoint: endpoint, ID: tc.id, Source: home, Self: selfOf(home, "home"), Group: "blue", Secret: right})
 			if wire.ReasonOf(err) != tc.reason || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), groupSecret) {
-				t.Errorf("got %v (%s), want %s saying %q", err, wire.ReasonOf(err), tc.reason, tc.says)
+				t.Errorf("got %v (%s), want %s with %q", err, wire.ReasonOf(err), tc.reason, tc.says)
 			}
 			if len(info.Roots) != 0 {
 				t.Errorf("it met %+v all the same", info)

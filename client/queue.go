@@ -2,7 +2,7 @@ package client
 
 import "container/heap"
 
-// queue is a priority queue: the least by compare comes first.
+// queue is a priority queue: the least item by compare comes first.
 type queue[T any] struct{ items queueItems[T] }
 
 func newQueue[T any](compare func(a, b T) int) *queue[T] {
@@ -15,7 +15,8 @@ func (q *queue[T]) len() int { return q.items.Len() }
 
 func (q *queue[T]) pop() { heap.Pop(&q.items) }
 
-// first returns what comes first, until the queue changes, or nil if it is empty.
+// first returns the first item, or nil if the queue is empty. The pointer is valid until the
+// queue changes.
 func (q *queue[T]) first() *T {
 	if len(q.items.all) == 0 {
 		return nil

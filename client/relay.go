@@ -37,7 +37,7 @@ func SendDatagrams(ctx context.Context, conn grpc.ClientConnInterface, next func
 	}
 }
 
-// refused is why a peer ended a stream of datagrams; nil if it did not.
+// refused returns why a peer ended a stream of datagrams, or nil if it did not.
 func refused(err error) error {
 	if err == nil {
 		return nil
@@ -52,7 +52,7 @@ type Carrying struct {
 	end  context.CancelFunc
 }
 
-// CarryTarget names the cluster that a connection is for, in the words of the protocol.
+// CarryTarget identifies the cluster that a connection is for, as in the proto.
 type CarryTarget struct {
 	Nonce [16]byte
 	Name  [32]byte
@@ -71,7 +71,7 @@ func Carry(ctx context.Context, conn grpc.ClientConnInterface, target *CarryTarg
 	if target != nil {
 		first.Target = &ententev1.CarryTarget{Nonce: target.Nonce[:], Name: target.Name[:]}
 	}
-	// io.EOF says only that the call has ended; Recv says why.
+	// io.EOF means only that the call has ended; Recv returns why.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		cancel()
 		return nil, fmt.Errorf("carry a connection: %w", wire.FromStatus(err))

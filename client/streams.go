@@ -15,12 +15,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// streamChunk is how many bytes cross in one message; the proto allows 64 KiB.
+// streamChunk is how many bytes one message has; the proto allows 64 KiB.
 const streamChunk = 32 << 10
 
 // Logs streams a container's log from the pod's provider. The error of opening
-// it, such as one with reason POD_UNKNOWN, is returned at once; what goes wrong
-// later is returned by Read. It has no total timeout: ctx or Close ends it.
+// it, such as one with reason POD_UNKNOWN, is returned at once; later errors are returned by
+// Read. It has no total timeout: ctx or Close ends it.
 func Logs(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := ententev1.NewOffloadServiceClient(conn).Logs(ctx, &ententev1.LogsRequest{
@@ -43,7 +43,7 @@ func Logs(ctx context.Context, conn grpc.ClientConnInterface, contract string, p
 	return &logReader{stream: stream, cancel: cancel}, nil
 }
 
-// logReader reads what a Logs stream brings.
+// logReader reads the bytes of a Logs stream.
 type logReader struct {
 	stream ententev1.OffloadService_LogsClient
 	cancel context.CancelFunc
@@ -140,7 +140,7 @@ func writeAll(w io.Writer, b []byte) error {
 	return err
 }
 
-// readStdin hands the bytes of in on, and then its end.
+// readStdin passes on the bytes of in, and then its end.
 func readStdin(ctx context.Context, in io.Reader, out chan<- *ententev1.ExecRequest) {
 	if in == nil {
 		return
@@ -168,7 +168,7 @@ func readStdin(ctx context.Context, in io.Reader, out chan<- *ententev1.ExecRequ
 	}
 }
 
-// readSizes hands the sizes of the terminal on.
+// readSizes passes on the sizes of the terminal.
 func readSizes(ctx context.Context, next func(context.Context) (peering.TerminalSize, bool), out chan<- *ententev1.ExecRequest) {
 	for next != nil {
 		size, ok := next(ctx)
@@ -195,7 +195,7 @@ func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, i
 		case msg = <-in:
 		}
 		if stream.Send(msg) != nil {
-			// What went wrong is what Recv says.
+			// Recv returns what went wrong.
 			return
 		}
 	}
