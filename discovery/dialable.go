@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// refusal is a range of addresses that nobody is made to dial, and what it is.
+// refusal is a range of addresses that must not be dialled, and a description of it.
 type refusal struct {
 	prefix netip.Prefix
 	what   string
@@ -16,9 +16,9 @@ type refusal struct {
 // refusals are the ranges that [Dialable] refuses. Not among them are:
 //
 //   - private addresses (RFC 1918, RFC 4193) and shared ones (RFC 6598): clusters of a
-//     LAN or a VPN have them. Who runs services there names them as forbidden.
-//   - documentation (RFC 5737, RFC 3849): nothing answers there, so refusing them
-//     protects nobody, and labs use them.
+//     LAN or a VPN have them. Administrators of services there configure them as forbidden.
+//   - documentation (RFC 5737, RFC 3849): nothing listens there, so refusing them
+//     protects nothing, and labs use them.
 func refusals() []refusal {
 	return []refusal{
 		{netip.MustParsePrefix("0.0.0.0/8"), "of this host (RFC 1122)"},
@@ -27,8 +27,8 @@ func refusals() []refusal {
 		{netip.MustParsePrefix("192.0.0.0/24"), "of IETF protocols, where a cloud keeps instance metadata (RFC 6890)"},
 		{netip.MustParsePrefix("100.100.100.200/32"), "instance metadata of a cloud"},
 		{netip.MustParsePrefix("168.63.129.16/32"), "the host agent of a cloud"},
-		// Aliases of peers' pods are taken from this range: what is dialled there arrives
-		// at a pod of whoever holds the alias. Otherwise it is for benchmarks.
+		// Aliases of peers' pods are from this range: a connection there would reach the pod of
+		// another peer. Otherwise it is for benchmarks.
 		{netip.MustParsePrefix("198.18.0.0/15"), "of aliases and benchmarks (RFC 2544)"},
 		{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
 		{netip.MustParsePrefix("240.0.0.0/4"), "reserved or broadcast"},
@@ -42,23 +42,22 @@ func refusals() []refusal {
 	}
 }
 
-// Dialable says why an address that stands in a DNS answer must not be dialled: it
-// leads into this host, this network segment or a cloud's metadata, which trust those
-// who come from here (server-side request forgery). Forbidden are further prefixes that
-// the caller keeps to itself, such as the addresses of its API server and its
-// services.
+// Dialable returns why an address from a DNS answer must not be dialled: it leads to this host,
+// this network segment or a cloud's metadata, which trust connections from here (server-side
+// request forgery). forbidden are further prefixes that the caller reserves for itself, such as
+// those of its API server and its Services.
 //
 // An IPv6 address that carries an IPv4 address (mapped, NAT64, SIIT, 6to4, Teredo,
 // ISATAP) is refused for either.
 //
-// What was checked is what has to be dialled: an address, never the name that it was
-// found by, which may have another address a moment later (DNS rebinding).
+// Dial exactly the address that was checked, never its name, which may have another address a
+// moment later (DNS rebinding).
 func Dialable(addr netip.Addr, forbidden ...netip.Prefix) error {
 	if !addr.IsValid() {
 		return errors.New("no address")
 	}
 	if addr.Zone() != "" {
-		return fmt.Errorf("address %s has a zone, which means nothing elsewhere", addr)
+		return fmt.Errorf("address %s has a zone, which has no meaning on other hosts", addr)
 	}
 	for _, a := range append([]netip.Addr{addr.Unmap()}, embedded(addr.Unmap())...) {
 		inside := ""
@@ -86,7 +85,7 @@ func DialableEndpoints(endpoints []string, forbidden ...netip.Prefix) []string {
 	})
 }
 
-// unmapPrefix returns the IPv4 prefix that an IPv4-mapped one stands for.
+// unmapPrefix returns the IPv4 prefix of an IPv4-mapped one.
 func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -94,8 +93,8 @@ func unmapPrefix(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// embedded returns the IPv4 addresses that translators and tunnels would take out of
-// an IPv6 address.
+// embedded returns the IPv4 addresses that translators and tunnels would extract from an IPv6
+// address.
 func embedded(addr netip.Addr) (list []netip.Addr) {
 	if !addr.Is6() {
 		return nil

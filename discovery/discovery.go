@@ -2,8 +2,8 @@
 // (RFC 6762, package mdns), in a domain by unicast DNS (package dnssd), both as
 // services of DNS-SD (RFC 6763).
 //
-// Whatever is found is a hint: nothing on a LAN or in a domain proves who says it.
-// What holds is proven when two clusters join.
+// Everything that is found is a hint: nothing on a LAN or in a domain proves who published it.
+// Clusters authenticate each other when they join.
 package discovery
 
 import (
@@ -21,79 +21,77 @@ import (
 const (
 	// ServiceType is the type of a peering agent's service (RFC 6763 section 7).
 	ServiceType = "_entente._tcp"
-	// SubtypeAutomatic is the subtype (section 7.1) of those that peer with whom their
-	// policy names without being asked.
+	// SubtypeAutomatic is the subtype (section 7.1) of clusters that peer automatically with those
+	// that their policy names.
 	SubtypeAutomatic = "_automatic"
 
 	// textVersion is the version of the keys in a TXT record (section 6.7).
 	textVersion = "1"
 
-	// MaxLabel is the most bytes of an instance's name, a DNS label.
+	// MaxLabel bounds an instance's name, a DNS label.
 	MaxLabel = 63
-	// MaxText is the most bytes of a TXT record that is read: section 6.2 wants 1300
-	// at most, for a packet.
+	// MaxText bounds a TXT record: section 6.2 recommends 1300 bytes at most, to fit a packet.
 	MaxText = 1300
-	// MaxTextStrings is the most strings of a TXT record that are read.
+	// MaxTextStrings is how many strings a TXT record may have.
 	MaxTextStrings = 32
-	// maxValue is the most bytes that are kept of a value that has no form of its own.
+	// maxValue is how many bytes are kept of a value without a format of its own.
 	maxValue = 64
-	// MaxAddresses is the most addresses of an instance.
+	// MaxAddresses is how many addresses an instance may have.
 	MaxAddresses = peering.MaxEndpoints
 )
 
-// A Service is what a cluster publishes of itself. Its records are made by rebuild in
-// mdns/claim.go and by dnssd.Records; a new key of the TXT record belongs in [Text], and, to
-// get to a LAN, in v1alpha1.PublishedCluster.
+// A Service is what a cluster publishes about itself. Its records are built by rebuild in
+// mdns/claim.go and by dnssd.Records; a new key of the TXT record belongs in [Text], and, for LANs,
+// in v1alpha1.PublishedCluster.
 type Service struct {
-	// Instance is the name that people see, 1 to [MaxLabel] bytes of UTF-8. Who finds it
-	// taken by another changes it: see [Rename].
+	// Instance is the name that users see, 1 to [MaxLabel] bytes of UTF-8. A publisher that finds
+	// it taken changes it: see [Rename].
 	Instance string
-	// Host is the first label of the host name that Addresses belong to.
+	// Host is the first label of the host name to which Addresses belong.
 	Host string
-	// Port is where the peering agent answers.
+	// Port is the port of the peering agent.
 	Port uint16
-	// Addresses are where the host is. None: where it is published.
+	// Addresses are those of the host. Without any, they are those of the publishing interface.
 	Addresses []netip.Addr
 	Text      Text
-	// Automatic publishes it under [SubtypeAutomatic] too.
+	// Automatic publishes it under [SubtypeAutomatic], too.
 	Automatic bool
 }
 
-// A Found is what somebody says of a cluster.
+// A Found is a cluster that was found, as described by its records.
 type Found struct {
-	// Instance is the name that it was found under, without type and domain.
+	// Instance is the name under which it was found, without type and domain.
 	Instance string
 	Text
 	Automatic bool
-	// Endpoints are host:port, at most [peering.MaxEndpoints], each as
-	// [peering.CheckEndpoint] wants it.
+	// Endpoints are host:port, at most [peering.MaxEndpoints], each valid for
+	// [peering.CheckEndpoint].
 	Endpoints []string
-	// Where is the network interface or the domain that it was found on.
+	// Where is the network interface or the domain where it was found.
 	Where string
-	// From is the addresses from which a LAN was told where the instance is, in order: the
-	// sources of packets, which whoever is on the link can choose. A domain has none.
+	// From are the source addresses, in order, of the packets on a LAN that have the instance's
+	// endpoints. Any machine on the link can forge them. A domain has none.
 	From []netip.Addr
-	// Seen is when it was said last, and Until is when it is forgotten, if it is not
-	// said again.
+	// Seen is when its records were last received, and Until when it is forgotten unless they are
+	// received again.
 	Seen, Until time.Time
 }
 
-// Text is what the TXT record of an instance says (RFC 6763 section 6).
+// Text is the content of an instance's TXT record (RFC 6763 section 6).
 type Text struct {
-	// ID is who it claims to be.
+	// ID is the cluster ID that it claims.
 	ID peering.ClusterID
-	// Name is what the cluster calls itself; it may be empty.
+	// Name is the cluster's own name; it may be "".
 	Name string
-	// API is the range of protocol revisions that it speaks, as "1-2".
+	// API is the range of protocol revisions that it supports, as "1-2".
 	API string
-	// Fingerprint is the beginning of the SHA-256 of its trust bundle in hexadecimal;
-	// it may be empty. Who knows another bundle of that cluster knows that one of the
-	// two is old, or not theirs.
+	// Fingerprint is the beginning of the SHA-256 of its trust bundle in hexadecimal; it may be "".
+	// A cluster that knows another bundle of that cluster can tell that one of the two is old, or
+	// forged.
 	Fingerprint string
 }
 
-// The keys of a TXT record. Keys without meaning here are left alone: who comes
-// later may add some.
+// Keys of a TXT record. Unknown keys are ignored, as later versions may add some.
 const (
 	keyVersion     = "txtvers"
 	keyID          = "id"
@@ -113,8 +111,8 @@ func (t Text) Strings() []string {
 	return out
 }
 
-// ParseText reads the strings of a TXT record. It fails for what is no cluster of a
-// version that this one understands; texts are cut and made fit to be shown.
+// ParseText parses the strings of a TXT record. It fails unless they describe a cluster, in a
+// version that this one understands. It clips texts and makes them printable.
 func ParseText(list []string) (Text, error) {
 	values, err := textValues(list)
 	if err != nil {
@@ -134,17 +132,16 @@ func ParseText(list []string) (Text, error) {
 	return t, nil
 }
 
-// textValues returns the values of the keys, in lower case: keys do not depend on
-// case, and the first of those that are the same counts (section 6.4). Keys without
-// a value are left out, as is what has no key.
+// textValues returns the values by key, in lower case: keys are case-insensitive, and the first of
+// equal ones counts (section 6.4). It leaves out keys without a value, and strings without a key.
 func textValues(list []string) (map[string]string, error) {
 	if len(list) > MaxTextStrings {
-		return nil, fmt.Errorf("TXT record of %d strings, more than %d", len(list), MaxTextStrings)
+		return nil, fmt.Errorf("TXT record of %d strings; the limit is %d", len(list), MaxTextStrings)
 	}
 	values, size := map[string]string{}, 0
 	for _, s := range list {
 		if size += len(s) + 1; size > MaxText {
-			return nil, fmt.Errorf("TXT record of more than %d bytes", MaxText)
+			return nil, fmt.Errorf("TXT record exceeds %d bytes", MaxText)
 		}
 		key, value, ok := strings.Cut(s, "=")
 		if key = strings.ToLower(key); !ok || key == "" {
@@ -157,19 +154,19 @@ func textValues(list []string) (map[string]string, error) {
 	return values, nil
 }
 
-// Check says what of a service cannot be published.
+// Check checks that a service can be published.
 func (s Service) Check() error {
 	switch {
 	case s.Instance == "" || len(s.Instance) > MaxLabel:
 		return fmt.Errorf("the instance's name has %d bytes, want 1 to %d", len(s.Instance), MaxLabel)
 	case peering.Text(s.Instance, MaxLabel) != s.Instance:
-		return errors.New("the instance's name has characters that cannot be shown")
+		return errors.New("the instance's name has characters that are not printable")
 	case peering.CheckEndpoint(s.Host+":1") != nil || strings.Contains(s.Host, "."):
 		return fmt.Errorf("host %q is not a DNS label", s.Host)
 	case s.Port == 0:
 		return errors.New("no port")
 	case len(s.Addresses) > MaxAddresses:
-		return fmt.Errorf("%d addresses, more than %d", len(s.Addresses), MaxAddresses)
+		return fmt.Errorf("%d addresses; the limit is %d", len(s.Addresses), MaxAddresses)
 	case slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !a.IsValid() || a.IsUnspecified() || a.IsMulticast() }):
 		return errors.New("invalid address")
 	}
@@ -177,22 +174,22 @@ func (s Service) Check() error {
 	return err
 }
 
-// Rename returns the name that comes after one that another holds: "office" becomes
-// "office (2)", and that "office (3)" (RFC 6763 appendix D), within [MaxLabel] bytes.
+// Rename returns the name to try after one that is taken: "office" becomes "office (2)", and that
+// "office (3)" (RFC 6763 appendix D), within [MaxLabel] bytes.
 func Rename(name string) string {
 	base, n := numbered(name, " (", ")")
 	suffix := fmt.Sprintf(" (%d)", n+1)
 	return peering.Text(base, MaxLabel-len(suffix)) + suffix
 }
 
-// RenameHost is the same for the label of a host: "office" becomes "office-2".
+// RenameHost is Rename for the label of a host: "office" becomes "office-2".
 func RenameHost(label string) string {
 	base, n := numbered(label, "-", "")
 	suffix := fmt.Sprintf("-%d", n+1)
 	return strings.TrimRight(base[:min(len(base), MaxLabel-len(suffix))], "-") + suffix
 }
 
-// numbered takes the number off a name; one without is the first.
+// numbered splits the number from a name; without one it is 1.
 func numbered(name, before, after string) (base string, n int) {
 	if at := strings.LastIndex(name, before); at > 0 {
 		text, ok := strings.CutSuffix(name[at+len(before):], after)

@@ -56,7 +56,7 @@ func TestParseText(t *testing.T) {
 		"not an ID":                          {in: []string{"id=ABC"}, err: "cluster ID"},
 		"nothing":                            {err: "cluster ID"},
 		"too many strings":                   {in: slicesOf("x", 33), err: "33 strings"},
-		"too long":                           {in: slicesOf(strings.Repeat("x", 255), 6), err: "more than 1300 bytes"},
+		"too long":                           {in: slicesOf(strings.Repeat("x", 255), 6), err: "exceeds 1300 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,10 +10,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// NewService returns what a cluster publishes of itself: its name, and those of its
-// endpoints, as host:port, that are addresses others may dial and have the port of the
-// first such. Without any the service has no addresses, and the port of the first
-// endpoint.
+// NewService returns what a cluster publishes about itself: its name, and those of its endpoints,
+// as host:port, that are addresses others may dial and have the port of the first such one. If
+// there is none, the service has no addresses, and the port of the first endpoint.
 func NewService(id peering.ClusterID, name string, protocol uint32, endpoints []string) Service {
 	s := Service{
 		Instance: name, Host: "entente-" + id.Short(),

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// A Claim is something that addresses say.
+// A Claim is a value with the addresses that sent it.
 type Claim[T comparable] struct {
 	Of T
-	// From is who says it; none is one whose address is not known.
+	// From are the addresses that sent it; none means one unknown address.
 	From []netip.Addr
 }
 
-// InTurn returns at most room of what is claimed, each once: what comes first among all
-// that one address says, of each address, then what comes second, and so on. Within a turn
-// the order is that of the list. So an address that says much takes no place of another,
-// and nothing loses its place because others say it, too.
+// InTurn returns at most room claimed values, each once: first the first value of each address,
+// then the second of each, and so on; within a turn they are in the order of the list. So an
+// address that sends many values takes no place from another, and no value loses its place because
+// others send it, too.
 func InTurn[T comparable](list []Claim[T], room int) []T {
 	turns, said := map[T]int{}, map[netip.Addr]map[T]bool{}
 	var order []T

@@ -129,12 +129,12 @@ func TestInfoShowsDNSPublications(t *testing.T) {
 func TestInfoShowsDomains(t *testing.T) {
 	w := newWorld()
 	at := func(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(epoch.Add(-before)) }
-	const servfail = "ask resolver 192.0.2.53:53 for PTR _entente._tcp.second.test: it says SERVFAIL"
+	const servfail = "ask resolver 192.0.2.53:53 for PTR _entente._tcp.second.test: SERVFAIL"
 	w.domains = []*ententev1.DNSDomain{
 		{Domain: "second.test", Error: servfail, ErrorTime: at(time.Hour)},
 		{Domain: "a.test"},
 		{Domain: "b.test", AnswerTime: at(time.Minute)},
-		{Domain: "c.test", Clusters: 2, AnswerTime: at(time.Minute), Error: "it says REFUSED", ErrorTime: at(2 * time.Minute), Problems: []string{"no TXT record"}},
+		{Domain: "c.test", Clusters: 2, AnswerTime: at(time.Minute), Error: "REFUSED", ErrorTime: at(2 * time.Minute), Problems: []string{"no TXT record"}},
 	}
 	for range 6 {
 		w.domains = append(w.domains, &ententev1.DNSDomain{Domain: "more.test", AnswerTime: at(time.Minute), LeftOut: 3})

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// question is what is asked: a name as [canonical] has it, and a type.
+// question is a name, in the form of [canonical], and a type.
 type question struct {
 	name  string
 	qtype uint16
@@ -21,9 +21,8 @@ func (q question) String() string { return show(q.name) + " " + dns.TypeToString
 // headerSize is the length of a message's header (RFC 1035 section 4.1.1).
 const headerSize = 12
 
-// parse reads a message and no more of its records than the limits allow; leftOut is
-// how many of the answer were beyond. Where records of the answer are left out, the
-// sections after it are not read.
+// parse parses a message, with no more records than the limits allow; leftOut is how many records
+// of the answer it left out. If there are any, it does not read the following sections.
 func parse(raw []byte) (m *dns.Msg, leftOut int, err error) {
 	if len(raw) < headerSize {
 		return nil, 0, errors.New("message without a header")
@@ -32,7 +31,7 @@ func parse(raw []byte) (m *dns.Msg, leftOut int, err error) {
 	if n := count(0); n > 1 {
 		return nil, 0, fmt.Errorf("message with %d questions", n)
 	}
-	// Header and question alone: the counts of the other sections are taken off.
+	// Header and question only: the counts of the other sections are set to 0.
 	m = new(dns.Msg)
 	head := append([]byte(nil), raw[:headerSize]...)
 	clear(head[6:])
@@ -72,55 +71,54 @@ func parse(raw []byte) (m *dns.Msg, leftOut int, err error) {
 	return m, leftOut, nil
 }
 
-// answers tells whether a message is the reply to a query.
+// answers reports whether a message is the reply to a query.
 func answers(reply, query *dns.Msg) bool {
 	if !reply.Response || reply.Id != query.Id || reply.Opcode != query.Opcode || len(query.Question) != 1 {
 		return false
 	}
 	if len(reply.Question) == 0 {
-		// Some servers leave it out when they do not understand the query.
+		// Some servers leave the question out when they do not understand the query.
 		return reply.Rcode == dns.RcodeFormatError || reply.Rcode == dns.RcodeNotImplemented
 	}
 	a, b := reply.Question[0], query.Question[0]
 	return len(reply.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && canonical(a.Name) == canonical(b.Name)
 }
 
-// Reply is what a resolver says to one question.
+// Reply is a resolver's reply to one question.
 type Reply struct {
 	Msg *dns.Msg
-	// LeftOut is how many records of the answer were beyond what is read.
+	// LeftOut is how many records of the answer were beyond the limit.
 	LeftOut int
 }
 
-// An answer is what there is to a question.
+// An answer is the answer to a question.
 type answer struct {
 	// records are those of the question's type; there may be none.
 	records []dns.RR
-	// ttl is for how long, within the limits.
+	// ttl is how long it is valid, within the limits.
 	ttl           time.Duration
 	authenticated bool
 	leftOut       int
-	// alias is the name that the question's name stands for, if the reply ends there.
+	// alias is the target of the last CNAME, if the reply ends there.
 	alias string
-	// extra are records for questions that are likely to come next.
+	// extra has answers to questions that are likely to follow.
 	extra map[question]answer
 }
 
-// read takes a reply to a question apart. Additional records are used if they are of
-// names in the domain, which whoever answers for the domain may speak of; and not if
-// the answer is authenticated, as the additional records then still are not (RFC 4035
-// section 3.2.3).
+// read returns the answer in a reply. Additional records are used if their names are in the domain,
+// for which the domain's servers are responsible, and only if the answer is not authenticated, as
+// additional records never are (RFC 4035 section 3.2.3).
 func read(q question, r Reply, domain string) (answer, error) {
 	m := r.Msg
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return answer{}, fmt.Errorf("%s: the resolver answers %s", q, rcodeText(m.Rcode))
+		return answer{}, fmt.Errorf("%s: the resolver returned %s", q, rcodeText(m.Rcode))
 	}
 	a := answer{authenticated: m.AuthenticatedData, leftOut: r.LeftOut}
 	name, ttl := q.name, uint32(maxTTL/time.Second)
 	seen := map[string]bool{}
 	for {
 		if seen[name] || len(seen) > maxAliases {
-			return answer{}, fmt.Errorf("%s: a chain of more than %d aliases, or a loop of them", q, maxAliases)
+			return answer{}, fmt.Errorf("%s: a chain of more than %d aliases, or a loop", q, maxAliases)
 		}
 		seen[name] = true
 		var next string
@@ -149,7 +147,7 @@ func read(q question, r Reply, domain string) (answer, error) {
 			a.alias = name
 			return a, nil
 		}
-		// RFC 2308 section 5. Without an SOA the lower bound holds.
+		// RFC 2308 section 5. Without an SOA, the lower bound applies.
 		negative := uint32(0)
 		if soa != nil {
 			negative = min(ttlOf(&soa.Hdr), soa.Minttl, ttl)
@@ -187,7 +185,7 @@ func extra(records []dns.RR, domain string) map[question]answer {
 	return out
 }
 
-// soaOf returns the SOA that says for how long there is nothing.
+// soaOf returns the SOA of a negative answer.
 func soaOf(m *dns.Msg) *dns.SOA {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok && soa.Hdr.Class == dns.ClassINET {
@@ -197,7 +195,7 @@ func soaOf(m *dns.Msg) *dns.SOA {
 	return nil
 }
 
-// ttlOf returns a TTL; one with the highest bit set is none (RFC 2181 section 8).
+// ttlOf returns a TTL; one with the highest bit set counts as 0 (RFC 2181 section 8).
 func ttlOf(h *dns.RR_Header) uint32 {
 	if h.Ttl > 1<<31-1 {
 		return 0
@@ -223,8 +221,8 @@ func textOf(rr *dns.TXT) []string {
 	return out
 }
 
-// key returns what makes a record equal to another of its set: its data, in lower case
-// where it is names.
+// key returns the data of a record, with names in lower case: equal records of a set have equal
+// keys.
 func key(rr dns.RR) string {
 	switch rr := rr.(type) {
 	case *dns.PTR:

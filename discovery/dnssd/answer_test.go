@@ -45,7 +45,7 @@ func TestTTLsAreClamped(t *testing.T) {
 func TestAFailureSaysWhatWasAsked(t *testing.T) {
 	t.Parallel()
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeRefused}}
-	if _, err := read(question{"a.example.com.", dns.TypeSRV}, Reply{Msg: m}, "example.com."); err == nil || err.Error() != "a.example.com. SRV: the resolver answers REFUSED" {
+	if _, err := read(question{"a.example.com.", dns.TypeSRV}, Reply{Msg: m}, "example.com."); err == nil || err.Error() != "a.example.com. SRV: the resolver returned REFUSED" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -151,13 +151,13 @@ func FuzzAnswer(f *testing.F) {
 		if n := len(p.domains["example.com."].entries); n > 2+MaxInstances*(2+2*maxTargets) {
 			t.Fatalf("%d questions", n)
 		}
-		d, _ := p.view("example.com.", now)
+		d, _ := p.snapshot("example.com.", now)
 		if len(d.Found) > MaxInstances || len(d.Problems) > maxProblems {
 			t.Fatalf("%d found, %d problems", len(d.Found), len(d.Problems))
 		}
 		for _, s := range append(d.Problems, d.Err) {
 			if len(s) > maxProblem || peering.Text(s, maxProblem) != s {
-				t.Fatalf("%q cannot be shown", s)
+				t.Fatalf("%q is not printable", s)
 			}
 		}
 		for _, f := range d.Found {

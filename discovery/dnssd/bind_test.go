@@ -122,7 +122,7 @@ func find(t *testing.T, server netip.AddrPort, domain string) Domain {
 			p.answered(a, got, now)
 		}
 	}
-	d, _ := p.view(domain+".", now)
+	d, _ := p.snapshot(domain+".", now)
 	return d
 }
 

@@ -15,18 +15,18 @@ import (
 
 // Config is what a [Browser] needs.
 type Config struct {
-	// Domains are those that are browsed, at most [MaxDomains].
+	// Domains are the domains to browse, at most [MaxDomains].
 	Domains []string
-	// Exchange asks a resolver. Nil: those of /etc/resolv.conf.
+	// Exchange asks a resolver. Nil means those of /etc/resolv.conf.
 	Exchange Exchange
-	// Changed is called with what changed of a domain. It may be nil; it must not block,
-	// nor call the Browser.
+	// Changed is called with a domain that changed. It may be nil, and must neither block nor call
+	// the Browser.
 	Changed func(Domain)
 }
 
-// Browser finds clusters in domains. Of the hosts that SRV records name only addresses
-// are reported, those that were checked: whoever dials them cannot be led elsewhere by
-// another answer to the same name (DNS rebinding).
+// Browser finds clusters in domains. For the hosts in SRV records it reports only checked
+// addresses, never names, so that another answer for the same name cannot redirect a dial (DNS
+// rebinding).
 type Browser struct {
 	exchange Exchange
 	changed  func(Domain)
@@ -37,7 +37,7 @@ type Browser struct {
 	last map[string]Domain
 }
 
-// NewBrowser returns a Browser that asks nothing before it runs.
+// NewBrowser returns a Browser that sends no queries before Run.
 func NewBrowser(cfg Config) (*Browser, error) {
 	if cfg.Exchange == nil {
 		r, err := NewResolvers()
@@ -53,7 +53,7 @@ func NewBrowser(cfg Config) (*Browser, error) {
 		last: map[string]Domain{},
 	}
 	if len(cfg.Domains) > MaxDomains {
-		return nil, fmt.Errorf("%d domains, more than %d", len(cfg.Domains), MaxDomains)
+		return nil, fmt.Errorf("%d domains; the limit is %d", len(cfg.Domains), MaxDomains)
 	}
 	for _, d := range cfg.Domains {
 		name, err := checkDomain(d)
@@ -71,13 +71,13 @@ func (b *Browser) Domains() []Domain {
 	defer b.mu.Unlock()
 	var list []Domain
 	for _, name := range slices.Sorted(maps.Keys(b.plan.domains)) {
-		d, _ := b.plan.view(name, time.Now())
+		d, _ := b.plan.snapshot(name, time.Now())
 		list = append(list, d)
 	}
 	return list
 }
 
-// Run asks until ctx ends, and then returns nil.
+// Run browses until ctx ends, and then returns nil.
 func (b *Browser) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -125,7 +125,7 @@ func (b *Browser) take() (ask, bool) {
 	return b.plan.take(time.Now())
 }
 
-// pause is until something is due.
+// pause returns the time until something is due.
 func (b *Browser) pause() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +145,7 @@ func (b *Browser) put(a ask, got answer, err error) {
 	} else {
 		b.plan.answered(a, got, now)
 	}
-	d, ok := b.plan.view(a.domain, now)
+	d, ok := b.plan.snapshot(a.domain, now)
 	if !ok || b.changed == nil || same(d, b.last[a.domain]) {
 		return
 	}
@@ -153,7 +153,7 @@ func (b *Browser) put(a ask, got answer, err error) {
 	b.changed(d)
 }
 
-// same tells whether nothing changed but what time does.
+// same reports whether two states differ only in times.
 func same(a, b Domain) bool {
 	for _, d := range []*Domain{&a, &b} {
 		d.Asked, d.Next, d.Answered = time.Time{}, time.Time{}, time.Time{}
@@ -161,7 +161,7 @@ func same(a, b Domain) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// wire returns the question as it is sent.
+// wire returns the question in the codec's form.
 func (q question) wire() dns.Question {
 	return dns.Question{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}
 }

@@ -2,112 +2,108 @@ package dnssd
 
 import "time"
 
-// Limits of what is read of domains. What is beyond a count is left out, and the
-// domain's state says how much.
+// Limits on what is read from domains. Records beyond a limit are left out, and the domain's state
+// counts them.
 const (
-	// MaxDomains is the most domains that are browsed.
+	// MaxDomains is how many domains are browsed.
 	MaxDomains = 1024
-	// MaxInstances is the most instances of a domain. Those that are known stay when more
-	// appear.
+	// MaxInstances is how many instances of a domain are kept. Known ones stay when more appear.
 	MaxInstances = 64
-	// maxTargets is the most hosts of an instance, those of the best priority.
+	// maxTargets is how many hosts of an instance are used, those of the best priority.
 	maxTargets = 4
-	// maxAddresses is the most addresses of a host and address family.
+	// maxAddresses is how many addresses of a host and address family are used.
 	maxAddresses = 4
-	// maxStrings is the most TXT records of an instance, which should have one.
+	// maxStrings is how many TXT records of an instance are read, which should have one.
 	maxStrings = 4
-	// maxAliases is the most CNAME records that are followed for a question.
+	// maxAliases is how many CNAME records are followed for a question.
 	maxAliases = 8
-	// maxProblems is the most problems of a domain that are told one by one.
+	// maxProblems is how many problems of a domain are reported one by one.
 	maxProblems = 16
-	// maxProblem is the most bytes of the text of one problem.
+	// maxProblem bounds the text of one problem.
 	maxProblem = 256
 )
 
-// Limits of a message.
+// Limits on a message.
 const (
-	// udpSize is the most bytes of an answer over UDP, as EDNS0 announces: it crosses any
-	// network in one piece (DNS flag day 2020). What is longer comes over TCP.
+	// udpSize bounds an answer over UDP, as announced by EDNS0: it crosses any network unfragmented
+	// (DNS flag day 2020). Longer answers come over TCP.
 	udpSize = 1232
-	// maxAnswerRecords, maxAuthorityRecords and maxExtraRecords are the most records of
-	// each section that are read.
+	// maxAnswerRecords, maxAuthorityRecords and maxExtraRecords are how many records of each
+	// section are read.
 	maxAnswerRecords    = 512
 	maxAuthorityRecords = 32
 	maxExtraRecords     = 256
-	// maxStrays is the most packets that are no answer to the query before TCP is asked:
-	// somebody guesses.
+	// maxStrays is how many packets that do not answer the query are ignored before the query is
+	// sent over TCP: an attacker may be guessing.
 	maxStrays = 16
 )
 
-// Times. Which the answer says are held within bounds.
+// Times. Those from answers are kept within bounds.
 const (
-	// minTTL and maxTTL bound for how long an answer is in force: a question is asked no
-	// more often, whatever the zone says.
+	// minTTL and maxTTL bound how long an answer is valid: whatever the zone says, a question is
+	// asked no more often than that.
 	minTTL = 30 * time.Second
 	maxTTL = time.Hour
-	// maxNegativeTTL bounds for how long it is taken that there is nothing (RFC 2308),
-	// which has minTTL for a lower bound, too.
+	// maxNegativeTTL bounds how long a negative answer is valid (RFC 2308); minTTL is its lower
+	// bound, too.
 	maxNegativeTTL = 15 * time.Minute
-	// maxJitter is the most that a question is asked later than its answer's end, a tenth
-	// of the TTL otherwise.
+	// maxJitter bounds the random delay after an answer's end before its question is asked again,
+	// which is up to a tenth of the TTL.
 	maxJitter = 30 * time.Second
-	// grace is for how long an answer is kept after it was to be asked for again, while
-	// no resolver answers (RFC 8767).
+	// grace is how long an answer is kept after its question was due again, while no resolver
+	// answers (RFC 8767).
 	grace = 2 * time.Minute
 	// retryMin and retryMax bound the pause after a question that no resolver answered.
 	retryMin = 5 * time.Second
 	retryMax = 5 * time.Minute
 )
 
-// Limits of asking.
+// Limits on queries.
 const (
 	// maxConcurrent is how many questions are asked at once.
 	maxConcurrent = 16
-	// maxPerDomain is how many of them are of one domain: one whose servers are slow does
-	// not hold up the others.
+	// maxPerDomain is how many of these may be of one domain, so that one with slow servers does
+	// not delay the others.
 	maxPerDomain = 4
-	// maxResolvers is the most resolvers that are used.
+	// maxResolvers is how many resolvers are used.
 	maxResolvers = 8
 	// udpTimeout and tcpTimeout are how long one resolver may take.
 	udpTimeout = 2 * time.Second
 	tcpTimeout = 4 * time.Second
 	// lookupTimeout is how long all of them may take.
 	lookupTimeout = 12 * time.Second
-	// rounds is how many times the list of resolvers is gone through.
+	// rounds is how many times each resolver is tried.
 	rounds = 2
-	// deadMin and deadMax bound for how long a resolver that was silent is asked last.
+	// deadMin and deadMax bound how long a resolver that did not respond is tried last.
 	deadMin = 5 * time.Second
 	deadMax = 2 * time.Minute
-	// resolvConfPause is how often at most it is seen whether /etc/resolv.conf changed.
+	// resolvConfPause is the shortest pause between two checks of /etc/resolv.conf for changes.
 	resolvConfPause = 5 * time.Second
-	// maxResolvConf is the most bytes that are read of it.
+	// maxResolvConf is how many bytes of it are read.
 	maxResolvConf = 64 << 10
 )
 
-// Limits of publishing.
+// Limits on publishing.
 const (
 	// MinPublishTTL and MaxPublishTTL bound the TTL of records that are published.
 	MinPublishTTL = 30 * time.Second
 	MaxPublishTTL = 24 * time.Hour
-	// DefaultTTL is what RFC 6763 section 10 and RFC 6762 have for records that name a
-	// host.
+	// DefaultTTL is the TTL of RFC 6763 section 10 and RFC 6762 for records that name a host.
 	DefaultTTL = 2 * time.Minute
-	// refreshEvery is how often it is seen whether the records are still there.
+	// refreshEvery is how often the published records are checked.
 	refreshEvery = 15 * time.Minute
 	// updateRetryMin and updateRetryMax bound the pause after an update that failed.
 	updateRetryMin = 10 * time.Second
 	updateRetryMax = 30 * time.Minute
 	// updateTimeout is how long an update with all its queries may take.
 	updateTimeout = 30 * time.Second
-	// maxRenames is the most names that are tried.
+	// maxRenames is how many names are tried.
 	maxRenames = 16
-	// maxRaces is how many times an update is made again because the zone changed in
-	// between.
+	// maxRaces is how many times an update is repeated because the zone changed in between.
 	maxRaces = 3
-	// fudge is by how many seconds clocks may differ (RFC 8945 section 10).
+	// fudge is how many seconds clocks may differ (RFC 8945 section 10).
 	fudge = 300
-	// minSecret and maxSecret are the least and the most bytes of a key, and maxKeyFile
-	// the most of a file with one.
+	// minSecret and maxSecret bound the length of a key, and maxKeyFile that of a file with one.
 	minSecret  = 16
 	maxSecret  = 512
 	maxKeyFile = 4 << 10

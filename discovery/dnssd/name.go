@@ -15,18 +15,18 @@ import (
 // Names are fully qualified, in lower case, and escaped as [dns.UnpackDomainName] does
 // it, so that equal names are equal strings.
 
-// canonical returns a name as it is compared.
+// canonical returns a name in the form in which names are compared.
 func canonical(name string) string { return dns.CanonicalName(name) }
 
-// CheckDomain says whether clusters can be looked for and published in a domain. The error
-// may be shown.
+// CheckDomain checks that clusters can be looked up and published in a domain. The error may be
+// shown to users.
 func CheckDomain(domain string) error {
 	_, err := checkDomain(domain)
 	return err
 }
 
-// checkDomain returns a domain that somebody typed as it is compared. Domains have the
-// form of host names here; internationalised ones are given in their ASCII form.
+// checkDomain returns a configured domain in the form of canonical. Domains must have the form of
+// host names; internationalised ones have to be in their ASCII form.
 func checkDomain(domain string) (string, error) {
 	_, notAddress := netip.ParseAddr(domain)
 	if err := peering.CheckEndpoint(domain + ":1"); err != nil || notAddress == nil || strings.ContainsAny(domain, ":[]") {
@@ -47,8 +47,8 @@ func automaticName(domain string) string {
 
 func metaName(domain string) string { return "_services._dns-sd._udp." + domain }
 
-// escapeLabel returns a label as it stands in a name (RFC 1035 section 5.1), and
-// escapeText a string as the codec keeps it in a TXT record.
+// escapeLabel returns a label in the form of a name (RFC 1035 section 5.1), and escapeText a string
+// in the codec's form of a TXT record.
 func escapeLabel(label string) string { return escape(label, `. '@;()"\`) }
 
 func escapeText(s string) string { return escape(s, `"\`) }
@@ -69,7 +69,7 @@ func escape(s, special string) string {
 	return b.String()
 }
 
-// unescape returns the bytes that a label, or a string of a TXT record, stands for.
+// unescape returns the bytes of an escaped label, or of a string of a TXT record.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -92,9 +92,9 @@ func unescape(s string) string {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// splitInstance takes the name of an instance apart: its label, as people see it, and
-// the domain of its service. It fails for names that are no instance of the service or
-// cannot be shown.
+// splitInstance splits the name of an instance into its label, as users see it, and the domain of
+// its service. It fails for names that are not those of an instance of the service, or are not
+// printable.
 func splitInstance(name string) (label, domain string, err error) {
 	at := 0
 	for at < len(name) && name[at] != '.' {
@@ -112,10 +112,10 @@ func splitInstance(name string) (label, domain string, err error) {
 	}
 	label = unescape(name[:at])
 	if label == "" || len(label) > discovery.MaxLabel || !utf8.ValidString(label) || peering.Text(label, discovery.MaxLabel) != label {
-		return "", "", fmt.Errorf("%s has a name that cannot be shown", show(name))
+		return "", "", fmt.Errorf("%s has a name that is not printable", show(name))
 	}
 	return label, domain, nil
 }
 
-// show returns a name that somebody else chose, fit to be shown: escapes make it ASCII.
+// show makes a name from elsewhere printable and clips it: escapes make it ASCII.
 func show(name string) string { return peering.Text(name, maxProblem/2) }

@@ -22,58 +22,57 @@ import (
 
 // A Domain is the state of one domain.
 type Domain struct {
-	// Name is the domain, in lower case, without the dot at its end.
+	// Name is the domain, in lower case, without its final dot.
 	Name string
 	// Found are its clusters, by name.
 	Found []discovery.Found
-	// Asked is when it was asked last, and Next when it will be. Zero: not yet.
+	// Asked is when it was last asked, and Next when it will be. Zero means not yet.
 	Asked, Next time.Time
-	// Answered is when its list of instances was answered last. Zero: never.
+	// Answered is when its list of instances was last answered. Zero means never.
 	Answered time.Time
-	// Err is why the domain's list of instances, or something that is in it, could not be
-	// asked for. Empty: the last answers are there. It may be shown.
+	// Err is why the query for the domain's list of instances, or for an instance, failed; "" means
+	// that none did. It may be shown to users.
 	Err string
-	// Since is since when a question has had no answer: that of which Err says why.
+	// Since is when the question of Err last ceased to be answered.
 	Since time.Time
-	// Unlisted tells that it is the list itself that Err is about: who is new in the domain is
-	// not found.
+	// Unlisted means that Err is about the list itself, so that new instances in the domain are not
+	// found.
 	Unlisted bool
-	// Authenticated tells that the resolver says of all answers that DNSSEC proves them
-	// (AD, RFC 4035 section 3.2.3): as good as the resolver and the way to it.
+	// Authenticated means that the resolver marked all answers as verified by DNSSEC (AD, RFC 4035
+	// section 3.2.3), which is worth as much as the resolver and the path to it.
 	Authenticated bool
 	// LeftOut is how many records and instances were beyond the limits.
 	LeftOut int
-	// Problems say what of the domain's records is of no use, at most [maxProblems] of
-	// them. They may be shown.
+	// Problems are why some of the domain's records cannot be used, at most [maxProblems]. They may
+	// be shown to users.
 	Problems []string
 }
 
-// plan is which questions there are, what was answered, and what to ask next.
+// plan has the questions, their answers, and which to ask next.
 //
-// Each domain has answers of its own: none can say anything of another.
+// Each domain has its own answers, and cannot affect those of another.
 //
-// A question is asked when the TTL of its answer has ended, and a little later by
-// chance, but never before: a resolver that keeps answers says of each how much of its
-// TTL is left, so that who asks early gets ever shorter answers. The old answer is
-// kept for [grace] longer, so that nothing vanishes between.
+// A question is asked again when the TTL of its answer has ended, with a small random delay, but
+// never before: a caching resolver returns the remaining TTL, so that an early query would get ever
+// shorter ones. The old answer is kept for [grace] longer, so that no instance vanishes in between.
 type plan struct {
 	domains map[string]*domainState
 	due     dueQueue
-	// seed makes the order of hosts of equal priority another on each machine.
+	// seed makes the order of hosts of equal priority differ between machines.
 	seed uint64
-	// random is from 0 to less than 1.
+	// random returns a number from 0 to less than 1.
 	random func() float64
 }
 
 type domainState struct {
 	name    string
 	entries map[question]*entry
-	// known are the instances that were taken: their labels, as people see them, by name.
+	// known are the accepted instances: their labels, as users see them, by name.
 	known   map[string]string
 	leftOut int
 	asked   time.Time
-	// asking is how many questions are being asked, and waiting are those that are due but
-	// beyond [maxPerDomain].
+	// asking is how many questions are in progress, and waiting are those that are due but beyond
+	// [maxPerDomain].
 	asking  int
 	waiting []*entry
 }
@@ -82,26 +81,26 @@ type domainState struct {
 type entry struct {
 	question
 	domain *domainState
-	// due is when to ask, index its place in the queue, -1 while it is being asked or
-	// waits for others of its domain.
+	// due is when to ask, and index its place in the queue: -1 while it is in progress or waits for
+	// others of its domain.
 	due    time.Time
 	index  int
 	asking bool
 	gone   bool
 
 	answer
-	// keep is until when the answer is kept; zero if there is none.
+	// keep is the time until which the answer is kept; zero without an answer.
 	keep time.Time
 
 	seen time.Time
 	err  string
-	// failing is since when there is no answer to it.
+	// failing is when it first failed since its last answer.
 	failing  time.Time
 	failures int
 	used     bool
 }
 
-// live returns the answer's records as long as they are kept.
+// live returns the answer's records while they are kept.
 func (e *entry) live(now time.Time) []dns.RR {
 	if e == nil || !now.Before(e.keep) {
 		return nil
@@ -122,7 +121,7 @@ func (p *plan) add(name string, now time.Time) {
 	}
 }
 
-// next returns when something is due; zero if nothing will be.
+// next returns when the next question is due; zero if none will be.
 func (p *plan) next() time.Time {
 	if len(p.due) == 0 {
 		return time.Time{}
@@ -130,14 +129,14 @@ func (p *plan) next() time.Time {
 	return p.due[0].due
 }
 
-// ask is a question to be asked now.
+// ask is a question to ask now.
 type ask struct {
 	question
 	domain string
 	state  *domainState
 }
 
-// take returns the next question that is due. It is answered by answered or failed.
+// take returns the next question that is due. The caller then calls answered or failed.
 func (p *plan) take(now time.Time) (ask, bool) {
 	for len(p.due) > 0 && !now.Before(p.due[0].due) {
 		e := heap.Pop(&p.due).(*entry)
@@ -153,12 +152,12 @@ func (p *plan) take(now time.Time) (ask, bool) {
 	return ask{}, false
 }
 
-// release makes as many of those that wait due as there is room for.
+// release makes waiting questions due, as many as maxPerDomain allows.
 func (p *plan) release(d *domainState) {
 	for room := maxPerDomain - d.asking; room > 0 && len(d.waiting) > 0; {
 		e := d.waiting[0]
 		d.waiting = d.waiting[1:]
-		// Since then it may have been answered by additional records, or be gone.
+		// Meanwhile additional records may have answered it, or it may be gone.
 		if !e.gone && !e.asking && e.index < 0 {
 			heap.Push(&p.due, e)
 			room--
@@ -166,7 +165,7 @@ func (p *plan) release(d *domainState) {
 	}
 }
 
-// done returns the entry that was taken, nil if nobody wants its answer any more.
+// done returns the entry of ask, or nil if its answer is no longer needed.
 func (p *plan) done(a ask) *entry {
 	d := a.state
 	d.asking--
@@ -179,7 +178,7 @@ func (p *plan) done(a ask) *entry {
 }
 
 func (p *plan) answered(a ask, got answer, now time.Time) {
-	defer p.release(a.state) // After what the answer brings: that need not be asked for.
+	defer p.release(a.state) // After the additional records were used, which may answer waiting questions.
 	e := p.done(a)
 	if e == nil {
 		return
@@ -189,9 +188,9 @@ func (p *plan) answered(a ask, got answer, now time.Time) {
 	p.grow(e.domain, got.extra, now)
 }
 
-// failed takes in that no resolver answered.
+// failed records that no resolver answered.
 func (p *plan) failed(a ask, err error, now time.Time) {
-	defer p.release(a.state) // After what the answer brings: that need not be asked for.
+	defer p.release(a.state) // After the additional records were used, which may answer waiting questions.
 	e := p.done(a)
 	if e == nil {
 		return
@@ -204,7 +203,7 @@ func (p *plan) failed(a ask, err error, now time.Time) {
 	pause := time.Duration(float64(backoff(retryMin, retryMax, e.failures)) * (1 - p.random()/5))
 	e.due = now.Add(pause)
 	if now.Before(e.keep) && e.keep.Before(e.due) {
-		// To notice that the old answer has ended.
+		// This is when the old answer expires.
 		e.due = e.keep
 	}
 	heap.Push(&p.due, e)
@@ -217,7 +216,7 @@ func backoff(least, most time.Duration, failures int) time.Duration {
 	return min(most, least<<min(failures-1, 20))
 }
 
-// fill sets the answer of an entry and when to ask again.
+// fill sets the answer of an entry, and when to ask again.
 func (p *plan) fill(e *entry, a answer, now time.Time) {
 	a.extra = nil
 	a.records = distinct(a.records)
@@ -232,15 +231,14 @@ func (p *plan) fill(e *entry, a answer, now time.Time) {
 	}
 }
 
-// distinct returns records without those that are the same, in the same order for all
-// orders of them: servers change it.
+// distinct returns the records without duplicates, sorted, as servers change the order.
 func distinct(records []dns.RR) []dns.RR {
 	list := slices.SortedFunc(slices.Values(records), func(a, b dns.RR) int { return strings.Compare(key(a), key(b)) })
 	return slices.CompactFunc(list, func(a, b dns.RR) bool { return key(a) == key(b) })
 }
 
-// grow adds the questions that the answers of a domain lead to, and removes those that
-// nothing leads to any more.
+// grow adds the questions that follow from the answers of a domain, and removes those that no
+// longer do.
 func (p *plan) grow(d *domainState, extra map[question]answer, now time.Time) {
 	for _, e := range d.entries {
 		e.used = false
@@ -265,8 +263,8 @@ func (p *plan) grow(d *domainState, extra map[question]answer, now time.Time) {
 	}
 }
 
-// ensure returns the entry of a question, with an additional record's answer if it has
-// none that is in force.
+// ensure returns the entry of a question, with the answer from additional records if it has no
+// valid one.
 func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now time.Time) *entry {
 	e := d.entries[q]
 	if e == nil {
@@ -274,7 +272,7 @@ func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now
 		d.entries[q] = e
 		heap.Push(&p.due, e)
 	}
-	// While it is being asked, its own answer is on the way.
+	// While it is in progress, its own answer will arrive.
 	if a, ok := extra[q]; ok && !e.asking && !e.used && !now.Before(e.due) {
 		p.fill(e, a, now)
 	}
@@ -289,8 +287,8 @@ func (p *plan) drop(e *entry) {
 	}
 }
 
-// know takes the instances that there is room for: those that are known first, so that
-// nobody drives them out by adding more, then by name. It returns how many are left out.
+// know accepts instances up to the limit: known ones first, so that more instances cannot displace
+// them, then by name. It returns how many are left out.
 func (d *domainState) know(pointers []dns.RR) (over int) {
 	labels := map[string]string{}
 	for _, rr := range pointers {
@@ -316,13 +314,12 @@ func (d *domainState) know(pointers []dns.RR) (over int) {
 	return len(names) - len(d.known)
 }
 
-// targets returns the hosts of an instance in the order in which they are to be tried
-// (RFC 2782): by priority, and within it by chance, those of more weight sooner. Chance
-// is the same for as long as the plan lives, so that the order does not change by
-// itself.
+// targets returns the hosts of an instance in the order in which to try them (RFC 2782): by
+// priority, and within a priority at random, weighted. The random order is stable while the plan
+// exists.
 func (p *plan) targets(records []dns.RR) (list []*dns.SRV, over int) {
 	for _, rr := range records {
-		// A target of "." says that there is no such service.
+		// A target of "." means that the service does not exist.
 		if srv, ok := rr.(*dns.SRV); ok && srv.Port != 0 && srv.Target != "." {
 			list = append(list, srv)
 		}
@@ -334,9 +331,9 @@ func (p *plan) targets(records []dns.RR) (list []*dns.SRV, over int) {
 	return list[:most], len(list) - most
 }
 
-// rank draws a number from an exponential distribution of the record's weight. The
-// order by such numbers is a weighted draw without replacement (Efraimidis and
-// Spirakis, 2006), which is what RFC 2782 describes.
+// rank draws a number from an exponential distribution with the record's weight. Sorting by such
+// numbers is a weighted draw without replacement (Efraimidis and Spirakis, 2006), as RFC 2782
+// describes.
 func rank(srv *dns.SRV, seed uint64) float64 {
 	h := fnv.New64a()
 	b := binary.BigEndian.AppendUint64(nil, seed)
@@ -352,8 +349,8 @@ func rank(srv *dns.SRV, seed uint64) float64 {
 	return -math.Log(u) / max(float64(srv.Weight), 0.01)
 }
 
-// view returns the state of a domain.
-func (p *plan) view(name string, now time.Time) (Domain, bool) {
+// snapshot returns the state of a domain.
+func (p *plan) snapshot(name string, now time.Time) (Domain, bool) {
 	d := p.domains[name]
 	if d == nil {
 		return Domain{}, false
@@ -398,8 +395,7 @@ func (p *plan) view(name string, now time.Time) (Domain, bool) {
 	return out, true
 }
 
-// failed returns a question of the domain that was not answered, the list first; nil for
-// none.
+// failed returns a failed question of the domain, the list first, or nil.
 func (d *domainState) failed(list *entry) (first *entry) {
 	if list.err != "" {
 		return list
@@ -412,8 +408,7 @@ func (d *domainState) failed(list *entry) (first *entry) {
 	return first
 }
 
-// found returns what is known of an instance; false as long as that is not enough to
-// dial it.
+// found returns an instance; false until its endpoints are known.
 func (p *plan) found(d *domainState, name string, list *entry, now time.Time, problem func(string, ...any)) (f discovery.Found, ok bool, left int) {
 	f = discovery.Found{Instance: d.known[name], Where: strings.TrimSuffix(d.name, "."), Seen: list.seen, Until: list.keep}
 	txt, srv := d.entries[question{name, dns.TypeTXT}], d.entries[question{name, dns.TypeSRV}]
@@ -475,8 +470,7 @@ func (p *plan) found(d *domainState, name string, list *entry, now time.Time, pr
 
 func answered(e *entry, now time.Time) bool { return e != nil && now.Before(e.keep) }
 
-// textFrom reads the TXT record of an instance; of several the first that says who it
-// is.
+// textFrom parses the TXT record of an instance; of several, the first valid one.
 func textFrom(records []dns.RR) (t discovery.Text, err error) {
 	err = errors.New("no TXT record")
 	for i, rr := range records {
@@ -508,7 +502,7 @@ func addressesOf(records []dns.RR) (list []netip.Addr, over int) {
 	return list[:most], len(list) - most
 }
 
-// dueQueue is a heap of entries by when they are due.
+// dueQueue is a heap of entries by due time.
 type dueQueue []*entry
 
 func (q dueQueue) Len() int           { return len(q) }

@@ -103,7 +103,7 @@ func TestAnInstanceIsFoundByItsRecords(t *testing.T) {
 		"office.example.com. 60 AAAA fd12::1")...)}
 	p := testPlan("example.com.")
 	settle(t, p, w, start)
-	d, _ := p.view("example.com.", start)
+	d, _ := p.snapshot("example.com.", start)
 	if len(d.Found) != 1 || len(d.Problems) != 0 || d.Err != "" || d.Authenticated {
 		t.Fatalf("got %+v", d)
 	}
@@ -150,7 +150,7 @@ func TestUselessRecordsAreSkippedAndReported(t *testing.T) {
 			t.Parallel()
 			p := testPlan("example.com.")
 			settle(t, p, &world{records: rrs(t, tt.records...)}, start)
-			d, _ := p.view("example.com.", start)
+			d, _ := p.snapshot("example.com.", start)
 			if len(d.Found) != tt.found || d.LeftOut != tt.leftOut || !strings.Contains(strings.Join(d.Problems, "\n"), tt.problem) || (tt.problem == "") != (len(d.Problems) == 0) {
 				t.Errorf("got %+v", d)
 			}
@@ -168,7 +168,7 @@ func TestKnownInstancesAreNotEvicted(t *testing.T) {
 	}
 	now := start.Add(2 * time.Minute)
 	settle(t, p, w, now)
-	d, _ := p.view("example.com.", now)
+	d, _ := p.snapshot("example.com.", now)
 	if len(d.Found) != MaxInstances || d.LeftOut != 301-MaxInstances {
 		t.Fatalf("%d found, %d left out", len(d.Found), d.LeftOut)
 	}
@@ -214,7 +214,7 @@ func TestAdditionalRecords(t *testing.T) {
 					t.Errorf("%s is asked", q)
 				}
 			}
-			d, _ := p.view("example.com.", start)
+			d, _ := p.snapshot("example.com.", start)
 			if len(d.Found) != 1 || !slices.Equal(d.Found[0].Endpoints, []string{tt.endpoint}) || d.Authenticated != tt.ad {
 				t.Errorf("got %+v", d)
 			}
@@ -243,7 +243,7 @@ func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 	if asked := settle(t, p, w, now); len(asked) == 0 {
 		t.Fatal("nothing was asked")
 	}
-	d, _ := p.view("example.com.", now)
+	d, _ := p.snapshot("example.com.", now)
 	if len(d.Found) != 1 || d.Found[0].ID != idA || !slices.Equal(d.Found[0].Endpoints, []string{"10.2.0.1:7443", "10.1.0.1:7443"}) {
 		t.Errorf("got %+v", d)
 	}
@@ -252,7 +252,7 @@ func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 	w.extra = append(w.extra[:2:2], rrs(t, "office._entente._tcp.example.com. 60 SRV 0 0 7443 host.elsewhere.test.", `office._entente._tcp.example.com. 60 TXT "id=`+string(idA)+`"`)...)
 	p = testPlan("example.com.")
 	settle(t, p, w, start)
-	if d, _ := p.view("example.com.", start); d.Found[0].Endpoints[0] != "10.2.0.1:7443" {
+	if d, _ := p.snapshot("example.com.", start); d.Found[0].Endpoints[0] != "10.2.0.1:7443" {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -262,7 +262,7 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	w := &world{records: rrs(t, service("office")...)}
 	p := testPlan("example.com.")
 	settle(t, p, w, start)
-	d, _ := p.view("example.com.", start)
+	d, _ := p.snapshot("example.com.", start)
 	until := d.Found[0].Until
 	if !d.Answered.Equal(start) || !d.Since.IsZero() || d.Unlisted {
 		t.Errorf("while all is answered it is %+v", d)
@@ -274,14 +274,14 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	for ; now.Before(until.Add(time.Hour)); now = p.next() {
 		a, ok := p.take(now)
 		if !ok {
-			t.Fatal("nothing is due when it is said to be")
+			t.Fatal("nothing is due when next returned")
 		}
 		asks++
 		if failing.IsZero() && a.question == (question{serviceName("example.com."), dns.TypePTR}) {
 			failing = now
 		}
 		p.failed(a, errors.New("no answer in time\x1b[2J"), now)
-		d, _ = p.view("example.com.", now)
+		d, _ = p.snapshot("example.com.", now)
 		if got := len(d.Found) == 1; got != now.Before(until) {
 			t.Fatalf("found at %s: %v; kept until %s", now.Sub(start), got, until.Sub(start))
 		}
@@ -293,7 +293,7 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 		t.Errorf("error %q", d.Err)
 	}
 	if !d.Since.Equal(failing) || !d.Answered.Equal(start) || !d.Unlisted {
-		t.Errorf("it fails since %s, as said since %s, and the last answer is of %s, as said of %s", failing, d.Since, start, d.Answered)
+		t.Errorf("it fails since %s, reported since %s, and the last answer is of %s, reported of %s", failing, d.Since, start, d.Answered)
 	}
 	if !noticed.Equal(until) {
 		t.Errorf("that its time is over is noticed %s late", noticed.Sub(until))
@@ -303,7 +303,7 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	}
 	// And come back.
 	settle(t, p, w, now.Add(retryMax))
-	if d, _ := p.view("example.com.", now.Add(retryMax)); len(d.Found) != 1 || d.Err != "" || !d.Since.IsZero() || d.Unlisted || !d.Answered.Equal(now.Add(retryMax)) {
+	if d, _ := p.snapshot("example.com.", now.Add(retryMax)); len(d.Found) != 1 || d.Err != "" || !d.Since.IsZero() || d.Unlisted || !d.Answered.Equal(now.Add(retryMax)) {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -329,7 +329,7 @@ func TestAHostThatFailsDoesNotFailItsDomain(t *testing.T) {
 		}
 		p.answered(a, got, start)
 	}
-	if d, _ := p.view("example.com.", start); d.Err != "SERVFAIL" || d.Unlisted || !d.Since.Equal(start) || !d.Answered.Equal(start) {
+	if d, _ := p.snapshot("example.com.", start); d.Err != "SERVFAIL" || d.Unlisted || !d.Since.Equal(start) || !d.Answered.Equal(start) {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -342,7 +342,7 @@ func TestWithdrawnInstancesGoWithTheNextAnswer(t *testing.T) {
 	w.records = nil
 	now := start.Add(70 * time.Second)
 	settle(t, p, w, now)
-	if d, _ := p.view("example.com.", now); len(d.Found) != 0 || d.Err != "" {
+	if d, _ := p.snapshot("example.com.", now); len(d.Found) != 0 || d.Err != "" {
 		t.Errorf("got %+v", d)
 	}
 	if n := len(p.domains["example.com."].entries); n != 2 {
@@ -386,7 +386,7 @@ func TestNoQuestionIsAskedMoreOftenThanItsTTL(t *testing.T) {
 			for now := start; now.Before(start.Add(span)); now = p.next() {
 				a, ok := p.take(now)
 				if !ok {
-					t.Fatal("nothing is due when it is said to be")
+					t.Fatal("nothing is due when next returned")
 				}
 				r := records[a.domain].reply(a.question)
 				every := tt.every
@@ -410,7 +410,7 @@ func TestNoQuestionIsAskedMoreOftenThanItsTTL(t *testing.T) {
 				t.Errorf("%d questions, want at most %d and at least half of it", asked, most)
 			}
 			for _, n := range names {
-				if d, _ := p.view(n, start.Add(span)); len(d.Found) != 1 {
+				if d, _ := p.snapshot(n, start.Add(span)); len(d.Found) != 1 {
 					t.Fatalf("%s has %+v", n, d)
 				}
 			}
@@ -496,7 +496,7 @@ func TestBrowserReportsWhatItFinds(t *testing.T) {
 
 func TestBrowserRefusesDomainsBeyondTheLimit(t *testing.T) {
 	t.Parallel()
-	if _, err := NewBrowser(Config{Domains: make([]string, MaxDomains+1)}); err == nil || !strings.Contains(err.Error(), "more than 1024") {
+	if _, err := NewBrowser(Config{Domains: make([]string, MaxDomains+1)}); err == nil || !strings.Contains(err.Error(), "the limit is 1024") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := NewBrowser(Config{Domains: []string{"no domain"}}); err == nil {
@@ -541,7 +541,7 @@ func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
 	settle(t, p, w, start)
 	now := start.Add(retryMax)
 	settle(t, p, w, now)
-	d, _ := p.view("example.com.", now)
+	d, _ := p.snapshot("example.com.", now)
 	if len(d.Found) != MaxInstances || len(p.domains["example.com."].waiting) != 0 || p.domains["example.com."].asking != 0 {
 		t.Errorf("%d found, %s", len(d.Found), d.Err)
 	}
@@ -600,7 +600,7 @@ func BenchmarkThousandDomains(b *testing.B) {
 				b.Fatal(err)
 			}
 			p.answered(a, got, now)
-			p.view(a.domain, now)
+			p.snapshot(a.domain, now)
 		}
 	}
 	core := b.Elapsed().Seconds() / (float64(b.N) * 60) * 100

@@ -41,7 +41,7 @@ func TestZoneIsReadBackAsTheRecords(t *testing.T) {
 		// What the plan makes of it is the service, so nothing was lost on the way.
 		p := testPlan("example.com.")
 		settle(t, p, &world{records: got}, start)
-		d, _ := p.view("example.com.", start)
+		d, _ := p.snapshot("example.com.", start)
 		if len(d.Found) != 1 || d.Found[0].Instance != instance || d.Found[0].Text != s.Text || !d.Found[0].Automatic {
 			t.Errorf("%q comes back as %+v", instance, d)
 		}
@@ -57,7 +57,7 @@ func TestRecordsRefuseWhatCannotBePublished(t *testing.T) {
 		err    string
 	}{
 		"no instance":                {change: func(s *discovery.Service) { s.Instance = "" }, err: "instance"},
-		"a line break":               {change: func(s *discovery.Service) { s.Instance = "a\n@ NS evil.test." }, err: "cannot be shown"},
+		"a line break":               {change: func(s *discovery.Service) { s.Instance = "a\n@ NS evil.test." }, err: "not printable"},
 		"a host with a dot":          {change: func(s *discovery.Service) { s.Host = "a.b" }, err: "not a DNS label"},
 		"an address that none dials": {change: func(s *discovery.Service) { s.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")} }, err: "loopback"},
 		"no domain":                  {domain: "not a domain", err: "not a DNS name"},
@@ -99,7 +99,7 @@ func TestParseKey(t *testing.T) {
 		"not base64":               {in: statement("office", "hmac-sha256", secretWide+"A"), err: "not base64"},
 		"no name":                  {in: `{ algorithm hmac-sha256; secret "` + secretWide + `"; };`, err: "want key"},
 		"nothing":                  {err: "want key"},
-		"too long":                 {in: strings.Repeat(" ", maxKeyFile+1), err: "more than"},
+		"too long":                 {in: strings.Repeat(" ", maxKeyFile+1), err: "exceeds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

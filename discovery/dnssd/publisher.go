@@ -15,45 +15,41 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Publisher keeps a cluster's records in a zone by dynamic updates. It writes no more
-// than what differs, only its own records, and only if nobody changed them since they
-// were read.
+// Publisher keeps a cluster's records in a zone by dynamic updates. It writes only differences,
+// only its own records, and only if they have not changed since it read them.
 type Publisher struct {
-	// Service is what is published, in Domain. Names that others have are changed: see
-	// [Status].
+	// Service is published in Domain. Names that are taken are changed: see [Status].
 	Service discovery.Service
 	Domain  string
-	// TTL is that of the records; zero is [DefaultTTL].
+	// TTL is that of the records; zero means [DefaultTTL].
 	TTL time.Duration
-	// Key signs all that is said to the server. Required.
+	// Key signs all messages to the server. Required.
 	Key Key
 	// Server is the primary server of Zone, to which Domain belongs. Required.
 	Server netip.AddrPort
 	Zone   string
-	// Claim is called before anything is written, with the names under which it will be:
-	// whoever remembers them can withdraw them later. Its error ends the try. Nil does
-	// nothing.
+	// Claim is called before anything is written, with the names that will be used, so that the
+	// caller can store them for a withdrawal. Its error ends the attempt. Nil means no call.
 	Claim func(ctx context.Context, instance, host string) error
 
-	// now is the clock; nil is time.Now.
+	// now is the clock; nil means time.Now.
 	now func() time.Time
 }
 
-// Status is how a zone was left.
+// Status is the result of publishing or withdrawing.
 type Status struct {
 	// Instance and Host, a label, are the names under which the service is published.
 	Instance, Host string
-	// Missing are records that are not there and that the key may not write, as lines for
-	// a zone file. Nobody finds the cluster until the zone's administrator adds them.
+	// Missing are records that are missing and that the key may not write, as lines for a zone
+	// file. The cluster cannot be found until the zone's administrator adds them.
 	Missing []string
-	// Left are records that a withdrawal left there, because the key may not remove them,
-	// as lines for a zone file.
+	// Left are records that a withdrawal left because the key may not remove them, as lines for a
+	// zone file.
 	Left []string
 }
 
-// Pause is when to look again at what was published, after that many tries that failed
-// one after the other: with none, every 12 to 15 minutes, by chance; otherwise after
-// 10 s at first, and 30 min at last.
+// Pause returns the pause before the next Publish, after so many failures in a row: with none, a
+// random 12 to 15 minutes; otherwise from 10 s up to 30 min.
 func Pause(failures int) time.Duration {
 	pause := refreshEvery
 	if failures > 0 {
@@ -62,12 +58,12 @@ func Pause(failures int) time.Duration {
 	return pause - time.Duration(rand.Float64()*float64(pause)/5)
 }
 
-// Publish makes the zone hold the service.
+// Publish writes the service into the zone.
 func (p Publisher) Publish(ctx context.Context) (Status, error) {
 	return p.do(ctx, "publish in", p.publish)
 }
 
-// Withdraw takes the service, under the names that it got, out of the zone.
+// Withdraw removes the service, with the names under which it was published, from the zone.
 func (p Publisher) Withdraw(ctx context.Context) (Status, error) {
 	return p.do(ctx, "withdraw from", p.withdraw)
 }
@@ -86,7 +82,7 @@ func (p Publisher) do(ctx context.Context, what string, do func(context.Context)
 	return status, nil
 }
 
-// publish tries names until there is one that is free or one's own.
+// publish tries names until one is free, or its own.
 func (p Publisher) publish(ctx context.Context) (Status, error) {
 	s := p.Service
 	for races, renames := 0, 0; ; {
@@ -143,8 +139,8 @@ func (p Publisher) withdraw(ctx context.Context) (Status, error) {
 	}
 }
 
-// apply sends a change. Where the key may not write the pointers, which all services
-// share, it writes the rest.
+// apply sends a change. If the key may not write the pointers, which all services share, it writes
+// the rest.
 func (p Publisher) apply(ctx context.Context, ch change) (Status, error) {
 	var status Status
 	if ch.empty() {
@@ -153,7 +149,7 @@ func (p Publisher) apply(ctx context.Context, ch change) (Status, error) {
 	zone := canonical(p.Zone)
 	for _, n := range ch.names() {
 		if !dns.IsSubDomain(zone, n) {
-			return status, fmt.Errorf("%s is not in the zone: name the zone that it belongs to, or publish it by hand", show(n))
+			return status, fmt.Errorf("%s is not in the zone: set the zone to which it belongs, or publish it by hand", show(n))
 		}
 	}
 	_, err := p.send(ctx, ch.message(zone))
@@ -173,7 +169,7 @@ func (p Publisher) apply(ctx context.Context, ch change) (Status, error) {
 	return status, nil
 }
 
-// content reads what the zone holds now, from the server itself.
+// content reads the zone's current records, from the server itself.
 func (p Publisher) content(ctx context.Context, s discovery.Service) (content, error) {
 	have := content{}
 	for _, q := range questions(s, canonical(p.Domain)) {
@@ -185,7 +181,7 @@ func (p Publisher) content(ctx context.Context, s discovery.Service) (content, e
 			return nil, err
 		}
 		if !r.Authoritative {
-			return nil, fmt.Errorf("it is not authoritative for %s: name the primary server", show(q.name))
+			return nil, fmt.Errorf("it is not authoritative for %s: set the primary server", show(q.name))
 		}
 		for _, rr := range r.Answer {
 			if h := rr.Header(); h.Rrtype == q.qtype && h.Class == dns.ClassINET && canonical(h.Name) == q.name {
@@ -196,11 +192,11 @@ func (p Publisher) content(ctx context.Context, s discovery.Service) (content, e
 	return have, nil
 }
 
-// send signs a message, sends it and checks the answer's signature. What does not fit
-// or stays without an answer goes over TCP.
+// send signs a message, sends it, and verifies the response's signature. It uses TCP if UDP does
+// not fit or gets no response.
 func (p Publisher) send(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if p.Key.secret == nil {
-		return nil, errors.New("no key: make one with tsig-keygen")
+		return nil, errors.New("no key: generate one with tsig-keygen")
 	}
 	clock := p.now
 	if clock == nil {
@@ -231,10 +227,10 @@ func (p Publisher) send(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		return r, verdict(r, verify, p.Key, now)
 	}
 	verify = cmp.Or(verify, errors.New("its answer over TCP is truncated, too"))
-	return nil, fmt.Errorf("%w: is it reachable over UDP and TCP, and the server's address right?", plain(verify))
+	return nil, fmt.Errorf("%w: check that it is reachable over UDP and TCP, and that the server's address is right", plain(verify))
 }
 
-// answersUpdate is answers, but servers leave out the question of an update.
+// answersUpdate is answers for an update, whose question servers leave out.
 func answersUpdate(r, m *dns.Msg) bool {
 	if len(r.Question) == 0 {
 		return r.Response && r.Id == m.Id && r.Opcode == m.Opcode

@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Records returns what a zone has to hold for a service to be found in a domain: the
-// pointers of RFC 6763 sections 4, 7.1 and 9 first, then SRV, TXT and the host's
-// addresses. Without addresses, the host's name is somebody else's to publish.
+// Records returns the records that publish a service in a domain: first the pointers of RFC 6763
+// sections 4, 7.1 and 9, then SRV, TXT and the host's addresses. Without addresses, the host's name
+// is published elsewhere.
 func Records(s discovery.Service, domain string, ttl time.Duration) ([]dns.RR, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Records(s discovery.Service, domain string, ttl time.Duration) ([]dns.RR, e
 		&dns.TXT{Hdr: header(instance, dns.TypeTXT), Txt: text})
 	for _, a := range s.Addresses {
 		if a = a.Unmap(); discovery.Dialable(a) != nil {
-			return nil, fmt.Errorf("nobody would dial what is published: %w", discovery.Dialable(a))
+			return nil, fmt.Errorf("others would not dial this address: %w", discovery.Dialable(a))
 		}
 		if ip := net.IP(a.AsSlice()); a.Is4() {
 			list = append(list, &dns.A{Hdr: header(host, dns.TypeA), A: ip})
@@ -58,14 +58,14 @@ func Records(s discovery.Service, domain string, ttl time.Duration) ([]dns.RR, e
 	}
 	for _, rr := range list {
 		if _, ok := dns.IsDomainName(rr.Header().Name); !ok {
-			return nil, fmt.Errorf("%s is too long for a name", show(rr.Header().Name))
+			return nil, fmt.Errorf("name %s is too long", show(rr.Header().Name))
 		}
 	}
 	return list, nil
 }
 
-// Zone returns the records of a service as lines for a zone file (RFC 1035 section 5),
-// for those who keep theirs by hand.
+// Zone returns the records of a service as lines for a zone file (RFC 1035 section 5), for zones
+// that are edited by hand.
 func Zone(s discovery.Service, domain string, ttl time.Duration) (string, error) {
 	list, err := Records(s, domain, ttl)
 	if err != nil {
@@ -79,8 +79,8 @@ func Zone(s discovery.Service, domain string, ttl time.Duration) (string, error)
 	return b.String(), nil
 }
 
-// Removal returns what takes a service's records out of a zone, as lines for nsupdate.
-// The pointer from "_services" stays: it is for all clusters.
+// Removal returns the nsupdate commands that remove a service's records from a zone. The pointer
+// from "_services" stays: it is for all clusters.
 func Removal(s discovery.Service, domain string) ([]string, error) {
 	list, err := Records(s, domain, DefaultTTL)
 	if err != nil {
@@ -103,7 +103,7 @@ func Removal(s discovery.Service, domain string) ([]string, error) {
 	return lines, nil
 }
 
-// instanceName keeps the case that people chose.
+// instanceName keeps the case of the configured name.
 func instanceName(s discovery.Service, domain string) string {
 	return escapeLabel(s.Instance) + "." + serviceName(domain)
 }

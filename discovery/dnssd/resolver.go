@@ -17,13 +17,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Exchange asks one question of a resolver and returns its reply. An error means that
-// there is none; that a name does not exist is a reply.
+// Exchange asks a resolver one question and returns its reply. An error means that there is none;
+// NXDOMAIN is a reply.
 type Exchange func(context.Context, dns.Question) (Reply, error)
 
 // Resolvers asks resolvers one after the other until one answers.
 type Resolvers struct {
-	// path is a resolv.conf(5), which is read again when it changes. Empty: the list stays.
+	// path is a resolv.conf(5), which is read again when it changes. "" means a fixed list.
 	path string
 
 	mu    sync.Mutex
@@ -34,16 +34,15 @@ type Resolvers struct {
 
 type resolver struct {
 	addr netip.AddrPort
-	// dead is until when it is asked after the others, and silent how many times it said
-	// nothing.
+	// dead is the time until which it is tried last, and silent how many times it did not respond.
 	dead   time.Time
 	silent int
 }
 
-// NewResolvers returns these resolvers, or those of /etc/resolv.conf if there are none.
+// NewResolvers returns the resolvers of list, or those of /etc/resolv.conf if it is empty.
 func NewResolvers(list ...netip.AddrPort) (*Resolvers, error) {
 	if len(list) > maxResolvers {
-		return nil, fmt.Errorf("%d resolvers, more than %d", len(list), maxResolvers)
+		return nil, fmt.Errorf("%d resolvers; the limit is %d", len(list), maxResolvers)
 	}
 	if len(list) == 0 {
 		return &Resolvers{path: "/etc/resolv.conf"}, nil
@@ -65,7 +64,7 @@ func (r *Resolvers) set(list []netip.AddrPort) {
 	}
 }
 
-// order returns whom to ask: in the order of the list, those that were silent last.
+// order returns the resolvers in the order in which to ask them: that of the list, with silent ones last.
 func (r *Resolvers) order(now time.Time) []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,22 +84,22 @@ func (r *Resolvers) order(now time.Time) []netip.AddrPort {
 	return out
 }
 
-func (r *Resolvers) said(addr netip.AddrPort, anything bool, now time.Time) {
+func (r *Resolvers) record(addr netip.AddrPort, responded bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
 		switch e := &r.list[i]; {
 		case e.addr != addr:
-		case anything:
+		case responded:
 			e.silent, e.dead = 0, time.Time{}
-		case !now.Before(e.dead): // Queries that were under way count once.
+		case !now.Before(e.dead): // Queries in progress count once.
 			e.silent++
 			e.dead = now.Add(backoff(deadMin, deadMax, e.silent))
 		}
 	}
 }
 
-// reload reads resolv.conf if it changed. What is there stays if it cannot be read.
+// reload reads resolv.conf if it changed. If that fails, the list stays.
 func (r *Resolvers) reload(now time.Time) {
 	if r.path == "" || !r.seen.IsZero() && now.Sub(r.seen) < resolvConfPause {
 		return
@@ -134,34 +133,33 @@ func (r *Resolvers) reload(now time.Time) {
 	}
 }
 
-// Exchange asks the resolvers. SERVFAIL, REFUSED and the like are passed over for the
-// next one.
+// Exchange asks the resolvers. After SERVFAIL, REFUSED and the like it asks the next one.
 func (r *Resolvers) Exchange(ctx context.Context, q dns.Question) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	err := errors.New("no resolver is known: name one, or see /etc/resolv.conf")
+	err := errors.New("no resolver is known: configure one, or see /etc/resolv.conf")
 	for range rounds {
 		silent := false
 		for _, addr := range r.order(time.Now()) {
 			var reply Reply
 			reply, err = askResolver(ctx, addr, q)
 			if ctx.Err() != nil && err != nil {
-				// Ended by the caller, or all time was used up; the last says how.
+				// The caller ended it, or it timed out; err is that of the last resolver.
 				return Reply{}, err
 			}
-			r.said(addr, err == nil, time.Now())
+			r.record(addr, err == nil, time.Now())
 			if err != nil {
 				silent = true
 				continue
 			}
 			if rcode := reply.Msg.Rcode; rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
-				err = fmt.Errorf("ask resolver %s for %s: it says %s", addr, question{canonical(q.Name), q.Qtype}, rcodeText(rcode))
+				err = fmt.Errorf("ask resolver %s for %s: %s", addr, question{canonical(q.Name), q.Qtype}, rcodeText(rcode))
 				continue
 			}
 			return reply, nil
 		}
 		if !silent {
-			break // All of them answered, they will not say anything else.
+			break // All of them responded, and would do so again.
 		}
 	}
 	return Reply{}, err
@@ -171,19 +169,19 @@ func newQuery(q dns.Question) *dns.Msg {
 	m := new(dns.Msg)
 	m.Id = dns.Id()
 	m.RecursionDesired = true
-	m.AuthenticatedData = true // We understand it (RFC 6840 section 5.7).
+	m.AuthenticatedData = true // This asks for it in the reply (RFC 6840 section 5.7).
 	m.Question = []dns.Question{q}
 	m.SetEdns0(udpSize, false)
 	return m
 }
 
-// askResolver asks one resolver, over TCP if the answer does not fit or somebody guesses
-// at it.
+// askResolver asks one resolver, over TCP if the answer does not fit or an attacker seems to guess
+// it.
 func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Reply, error) {
 	m := newQuery(q)
 	reply, err := sendQuery(ctx, "udp", udpTimeout, addr, m)
 	if err == nil && reply.Msg.Rcode == dns.RcodeFormatError && m.IsEdns0() != nil {
-		// It may be too old for EDNS (RFC 6891 section 6.2.2).
+		// The resolver may be too old for EDNS (RFC 6891 section 6.2.2).
 		m.Extra = nil
 		m.Id = dns.Id()
 		reply, err = sendQuery(ctx, "udp", udpTimeout, addr, m)
@@ -200,9 +198,9 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 
 var errStrays = errors.New("too many packets that do not answer it")
 
-// sendQuery sends a query and waits for its answer, on a socket that is for it alone: answers
-// of others are not taken, and its port is one that the system chooses by chance. Over UDP
-// packets that are no answer are passed over.
+// sendQuery sends a query and waits for its answer, on a connected socket of its own with a random
+// port, so that packets of other hosts are not received. Over UDP it ignores packets that do not
+// answer the query.
 func sendQuery(ctx context.Context, network string, timeout time.Duration, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
 	query, err := m.Pack()
 	if err != nil {
@@ -241,7 +239,7 @@ func sendQuery(ctx context.Context, network string, timeout time.Duration, addr 
 		case !udp:
 			return Reply{}, cmp.Or(err, errors.New("it answered another question"))
 		case truncated(raw):
-			// Some cut within a record.
+			// Some servers cut within a record.
 			return Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Truncated: true}}}, nil
 		}
 	}
@@ -250,8 +248,8 @@ func sendQuery(ctx context.Context, network string, timeout time.Duration, addr 
 
 func truncated(raw []byte) bool { return raw[2]&0x82 == 0x82 } // QR and TC
 
-// plain says what went wrong with a connection without its addresses: those of this
-// side are of no use, and the other one's is said already.
+// plain returns the error of a connection without addresses: the local one is of no use, and the
+// message has the remote one already.
 func plain(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		if op.Timeout() {
@@ -262,7 +260,7 @@ func plain(err error) error {
 	return err
 }
 
-// lookup asks a question, and for what an answer that ends in an alias refers to.
+// lookup asks a question, and follows an answer that ends in an alias.
 func lookup(ctx context.Context, exchange Exchange, q question, domain string) (answer, error) {
 	var chain answer
 	at := q

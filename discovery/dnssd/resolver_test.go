@@ -185,7 +185,7 @@ func TestResolverFailuresAreReported(t *testing.T) {
 		handle func(dns.ResponseWriter, *dns.Msg, bool)
 		err    string
 	}{
-		"SERVFAIL":          {handle: replyWith(dns.RcodeServerFailure), err: "it says SERVFAIL"},
+		"SERVFAIL":          {handle: replyWith(dns.RcodeServerFailure), err: "A: SERVFAIL"},
 		"a loop of aliases": {handle: replyWith(dns.RcodeSuccess, "host.example.com. 60 CNAME a.test.", "a.test. 60 CNAME host.example.com."), err: "a loop"},
 		"aliases without end": {handle: func(w dns.ResponseWriter, q *dns.Msg, tcp bool) {
 			replyWith(dns.RcodeSuccess, q.Question[0].Name+" 60 CNAME x."+q.Question[0].Name)(w, q, tcp)
@@ -277,16 +277,16 @@ func TestSilentResolversAreAskedLast(t *testing.T) {
 		}
 	}
 	check(a, b)
-	r.said(a, false, now)
+	r.record(a, false, now)
 	check(b, a)
-	r.said(b, false, now.Add(time.Second))
+	r.record(b, false, now.Add(time.Second))
 	check(a, b) // The first one's time is over sooner.
 	now = now.Add(deadMin)
 	check(a, b)
-	r.said(a, false, now)
+	r.record(a, false, now)
 	now = now.Add(deadMin)
 	check(b, a) // Twice as long.
-	r.said(a, true, now)
+	r.record(a, true, now)
 	check(a, b)
 	if _, err := NewResolvers(slices.Repeat([]netip.AddrPort{a}, maxResolvers+1)...); err == nil {
 		t.Error("any number of resolvers is taken")

@@ -18,10 +18,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// A Key signs updates (TSIG, RFC 8945). However it is printed, its secret is not.
+// A Key signs updates (TSIG, RFC 8945). No way of printing it shows its secret.
 type Key struct {
 	name, algorithm string
-	// A function, so that what prints all fields of what holds a Key prints an address.
+	// It is a function, so that printing all fields of a struct with a Key prints a pointer.
 	secret func() []byte
 }
 
@@ -39,8 +39,8 @@ func hashOf(algorithm string) func() hash.Hash {
 	return nil
 }
 
-// NewKey returns a key of a name, an algorithm such as "hmac-sha256", which is what
-// BIND's tsig-keygen makes, and a secret in base64. Errors do not have the secret.
+// NewKey returns a key with a name, an algorithm such as "hmac-sha256" (the default of BIND's
+// tsig-keygen) and a secret in base64. Errors do not contain the secret.
 func NewKey(name, algorithm, secret string) (Key, error) {
 	if _, ok := dns.IsDomainName(name); !ok || name == "" || peering.Text(name, 255) != name {
 		return Key{}, errors.New("TSIG key: its name is not a DNS name")
@@ -61,11 +61,11 @@ func NewKey(name, algorithm, secret string) (Key, error) {
 	return k, nil
 }
 
-// ParseKey reads a key as tsig-keygen prints it and BIND's key statement has it. Errors
-// do not have the secret.
+// ParseKey parses a key in the form of tsig-keygen and BIND's key statement. Errors do not contain
+// the secret.
 func ParseKey(text []byte) (Key, error) {
 	if len(text) > maxKeyFile {
-		return Key{}, fmt.Errorf("TSIG key: more than %d bytes", maxKeyFile)
+		return Key{}, fmt.Errorf("TSIG key exceeds %d bytes", maxKeyFile)
 	}
 	field := func(pattern string) string {
 		m := regexp.MustCompile(pattern).FindSubmatch(text)
@@ -83,13 +83,13 @@ func ParseKey(text []byte) (Key, error) {
 	return NewKey(name, algorithm, secret)
 }
 
-// Name is the key's name, which is no secret.
+// Name is the key's name, which is not a secret.
 func (k Key) Name() string { return k.name }
 
 // Format prints the name and the algorithm, whatever the verb.
 func (k Key) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "TSIG key %s (%s)", k.name, k.algorithm) }
 
-// signer is the Key as the codec wants it.
+// signer adapts a Key to the codec.
 type signer struct{ Key }
 
 func (s signer) Generate(msg []byte, t *dns.TSIG) ([]byte, error) {
@@ -116,15 +116,15 @@ func (s signer) Verify(msg []byte, t *dns.TSIG) error {
 	return nil
 }
 
-// errChanged is what an update is refused with whose prerequisites do not hold: the zone
-// changed since it was read.
+// errChanged means that the prerequisites of an update do not hold: the zone changed since it was
+// read.
 var errChanged = errors.New("the zone changes while it is written")
 
 // errRefused is the server's REFUSED.
 var errRefused = errors.New("REFUSED")
 
-// verdict says what a server's answer to a signed message means, and what to do.
-// verify is what checking its signature gave.
+// verdict returns the error in a server's response to a signed message, with what to do. verify is
+// the result of verifying the response's signature.
 func verdict(r *dns.Msg, verify error, k Key, now time.Time) error {
 	t := r.IsTsig()
 	name, algorithm := strings.TrimSuffix(k.name, "."), strings.TrimSuffix(k.algorithm, ".")
@@ -133,42 +133,41 @@ func verdict(r *dns.Msg, verify error, k Key, now time.Time) error {
 		case dns.RcodeBadKey:
 			return fmt.Errorf("BADKEY: the server does not know key %s with algorithm %s: compare the key's name and algorithm with its configuration", name, algorithm)
 		case dns.RcodeBadSig:
-			return fmt.Errorf("BADSIG: the server has another secret for key %s: give both the same", name)
+			return fmt.Errorf("BADSIG: the server has another secret for key %s: use the same secret on both sides", name)
 		case dns.RcodeBadTime:
 			return fmt.Errorf("BADTIME: the clocks differ by more than %d s%s: set them right", fudge, serverTime(t, now))
 		case dns.RcodeBadTrunc:
-			return fmt.Errorf("BADTRUNC: the server wants longer signatures than %s makes", algorithm)
+			return fmt.Errorf("BADTRUNC: the server requires longer signatures than %s makes", algorithm)
 		}
 	}
-	// Whoever answers without a signature may stop an update, but never pretends that
-	// it was made.
+	// A response without a valid signature may stop an update, but is never taken as its success.
 	signed := t != nil && verify == nil
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset:
 		if !signed {
 			if errors.Is(verify, dns.ErrTime) {
-				return fmt.Errorf("the server's answer was signed at another time%s: set the clocks right", serverTime(t, now))
+				return fmt.Errorf("the server's response was signed at another time%s: set the clocks right", serverTime(t, now))
 			}
-			return fmt.Errorf("its answer is not signed with key %s: is it the primary server, and is nothing in between?", name)
+			return fmt.Errorf("its response is not signed with key %s: check that it is the primary server, without a proxy in between", name)
 		}
 		if r.Opcode == dns.OpcodeUpdate && r.Rcode != dns.RcodeSuccess {
 			return errChanged
 		}
 		return nil
 	case dns.RcodeNotAuth:
-		return errors.New("NOTAUTH: the server is not authoritative for the zone, or takes no signed messages: name the primary server and the zone")
+		return errors.New("NOTAUTH: the server is not authoritative for the zone, or takes no signed messages: set the primary server and the zone")
 	case dns.RcodeRefused:
 		return fmt.Errorf("%w: the server's policy does not let key %s do this: see update-policy and allow-query", errRefused, name)
 	case dns.RcodeNotImplemented:
-		return errors.New("NOTIMP: the server takes no dynamic updates: publish the records by hand, as the zone file fragment has them")
+		return errors.New("NOTIMP: the server takes no dynamic updates: publish the records by hand, as in the zone file fragment")
 	case dns.RcodeNotZone:
-		return errors.New("NOTZONE: a record is outside of the zone: name the zone that the domain belongs to")
+		return errors.New("NOTZONE: a record is outside of the zone: set the zone to which the domain belongs")
 	case dns.RcodeServerFailure:
 		return errors.New("SERVFAIL: the server could not do it: see its log (a zone file that it may not write is common)")
 	case dns.RcodeFormatError:
 		return errors.New("FORMERR: the server does not understand the message")
 	}
-	return fmt.Errorf("the server says %s", rcodeText(r.Rcode))
+	return fmt.Errorf("the server returned %s", rcodeText(r.Rcode))
 }
 
 func serverTime(t *dns.TSIG, now time.Time) string {

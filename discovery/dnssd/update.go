@@ -10,10 +10,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// content is the record sets of a zone that matter for a service, as they are now.
+// content has the current record sets of a zone that matter for a service.
 type content map[question][]dns.RR
 
-// questions are what has to be read of a zone before it is changed.
+// questions returns the record sets to read from a zone before it is changed.
 func questions(s discovery.Service, domain string) []question {
 	list := []question{
 		{canonical(instanceName(s, domain)), dns.TypeTXT},
@@ -28,13 +28,13 @@ func questions(s discovery.Service, domain string) []question {
 	return list
 }
 
-// change is what an update does to a zone (RFC 2136).
+// change is the content of an update (RFC 2136).
 type change struct {
-	// present are sets that have to be as they were read, and absent those that must not
-	// be, for anything to be done.
+	// present and absent are the prerequisites: sets that must still be as they were read, and sets
+	// that must not exist.
 	present []dns.RR
 	absent  []question
-	// remove and add are of the service's own names; pointers are at names that all
+	// remove and add are records of the service's own names; pointers are at names that all
 	// services share.
 	remove, add                 []dns.RR
 	removePointers, addPointers []dns.RR
@@ -44,13 +44,13 @@ func (c change) empty() bool {
 	return len(c.remove)+len(c.add)+len(c.removePointers)+len(c.addPointers) == 0
 }
 
-// Conflicts with what somebody else published.
+// Conflicts with records of others.
 var (
-	errInstanceTaken = errors.New("another cluster has the instance's name")
-	errHostTaken     = errors.New("another has the host's name and addresses")
+	errInstanceTaken = errors.New("the instance's name belongs to another cluster")
+	errHostTaken     = errors.New("the host's name and addresses belong to another publisher")
 )
 
-// owner tells whose an instance is, by the ID in its TXT record; "" is nobody's.
+// owner returns the cluster ID in an instance's TXT record, or "", and whether the instance's name is free.
 func (c content) owner(instance string) (id peering.ClusterID, free bool) {
 	txt, srv := c[question{instance, dns.TypeTXT}], c[question{instance, dns.TypeSRV}]
 	if len(txt)+len(srv) == 0 {
@@ -63,7 +63,7 @@ func (c content) owner(instance string) (id peering.ClusterID, free bool) {
 	return t.ID, false
 }
 
-// hosts tells whether an instance is at this host.
+// hosts reports whether an instance is at this host.
 func (c content) hosts(instance, host string) bool {
 	return slices.ContainsFunc(c[question{instance, dns.TypeSRV}], func(rr dns.RR) bool {
 		srv, ok := rr.(*dns.SRV)
@@ -71,9 +71,9 @@ func (c content) hosts(instance, host string) bool {
 	})
 }
 
-// publish returns the change that makes a zone hold these records of a service and none
-// of its older ones. It takes nothing away that is another's: an instance is one's own
-// if its TXT record has one's ID, and a host if one's own instance is there.
+// publish returns the change after which a zone has these records of a service, and none of its
+// older ones. It removes no records of others: an instance is the cluster's own if its TXT record
+// has the ID, and a host if the cluster's own instance is there.
 func (c content) publish(s discovery.Service, domain string, records []dns.RR) (change, error) {
 	instance, host := canonical(instanceName(s, domain)), hostName(s, domain)
 	id, free := c.owner(instance)
@@ -126,8 +126,8 @@ func (c content) publish(s discovery.Service, domain string, records []dns.RR) (
 	return ch, nil
 }
 
-// missing returns the records of a shared set that the zone lacks. A set has one TTL
-// (RFC 2181 section 5.2): who comes later does not change it.
+// missing returns the records of a shared set that the zone lacks. A set has one TTL (RFC 2181
+// section 5.2), which a later publisher does not change.
 func (c content) missing(q question, want []dns.RR) []dns.RR {
 	var out []dns.RR
 	for _, rr := range want {
@@ -143,8 +143,8 @@ func (c content) missing(q question, want []dns.RR) []dns.RR {
 	return out
 }
 
-// withdraw returns the change that takes a service out of a zone. The pointer from
-// "_services" stays: it is for all clusters.
+// withdraw returns the change that removes a service from a zone. The pointer from "_services"
+// stays: it is for all clusters.
 func (c content) withdraw(s discovery.Service, domain string) change {
 	instance, host := canonical(instanceName(s, domain)), hostName(s, domain)
 	if id, free := c.owner(instance); free || id != s.Text.ID {

@@ -183,7 +183,7 @@ func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		browser, err := dnssd.NewBrowser(dnssd.Config{Domains: []string{"a.example", "b.example"}, Exchange: func(_ context.Context, q dns.Question) (dnssd.Reply, error) {
 			if strings.HasSuffix(q.Name, ".b.example.") {
-				return dnssd.Reply{}, errors.New("it says SERVFAIL")
+				return dnssd.Reply{}, errors.New("SERVFAIL")
 			}
 			return dnssd.Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Rcode: dns.RcodeNameError}}}, nil
 		}})
@@ -203,7 +203,7 @@ func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 		if a := states[0]; a.Domain != "a.example" || a.Error != "" || a.Unlisted || !a.Since.IsZero() || time.Since(a.Answered) > 16*time.Minute {
 			t.Errorf("the state of a domain that responds is %+v", a)
 		}
-		if b := states[1]; b.Domain != "b.example" || b.Error != "it says SERVFAIL" || !b.Unlisted || !b.Since.Equal(began) || !b.Answered.IsZero() {
+		if b := states[1]; b.Domain != "b.example" || b.Error != "SERVFAIL" || !b.Unlisted || !b.Since.Equal(began) || !b.Answered.IsZero() {
 			t.Errorf("the state of a domain that fails since %s is %+v", began, b)
 		}
 		if list := domainStates(nil); list != nil {
