@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// announce sends what is due of announcements (RFC 6762 section 8.3): all records of
-// a name, with the cache-flush bit where they are unique.
+// announce sends the announcements that are due (RFC 6762 section 8.3): all records of a name, with
+// the cache-flush bit on unique ones.
 func (l *link) announce(now time.Time) {
 	var list []record
 	for _, c := range l.claims {
@@ -14,13 +14,13 @@ func (l *link) announce(now time.Time) {
 			continue
 		}
 		if c.host != nil && c.host.phase == probing {
-			// An instance whose host has no name yet leads nowhere.
+			// An instance cannot be announced before its host has a name.
 			c.due = c.host.due
 			continue
 		}
 		for _, r := range slices.Concat(c.records, c.shared) {
-			// What was an answer a moment ago was heard (section 6).
-			if now.Sub(l.said[r.ident()]) >= repeatGap && !slices.Contains(list, r) {
+			// A record that was just sent as an answer is not repeated (section 6).
+			if now.Sub(l.sentAt[r.ident()]) >= repeatGap && !slices.Contains(list, r) {
 				list = append(list, r)
 			}
 		}
@@ -30,17 +30,17 @@ func (l *link) announce(now time.Time) {
 			c.phase, c.due = settled, time.Time{}
 		}
 	}
-	l.say(now, list, nil)
+	l.send(now, list, nil)
 }
 
-// say multicasts records of ours and remembers when.
-func (l *link) say(now time.Time, answers, additional []record) {
+// send multicasts records of ours, and records when.
+func (l *link) send(now time.Time, answers, additional []record) {
 	for _, r := range answers {
-		l.said[r.ident()] = now
+		l.sentAt[r.ident()] = now
 		delete(l.queue, r.ident())
 	}
 	for _, r := range additional {
-		l.said[r.ident()] = now
+		l.sentAt[r.ident()] = now
 	}
 	for _, b := range packResponses(l.payload, answers, additional) {
 		l.multicast(b)

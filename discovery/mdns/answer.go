@@ -9,47 +9,47 @@ import (
 	"github.com/miekg/dns"
 )
 
-// port is of all senders and receivers of Multicast DNS (RFC 6762 section 3). Who
-// asks from another one is a simple resolver (6.7).
+// port is the port of all senders and receivers of Multicast DNS (RFC 6762 section 3). A query from
+// another port is from a simple resolver (6.7).
 const port = 5353
 
-// A pending query is one that we have answers for and have not given yet.
+// A pending query waits for answers of ours.
 type pending struct {
 	from netip.AddrPort
-	// due is when the answers are given, early is when they may be if others are given
-	// anyway (section 6.4).
+	// due is when the answers are sent, and early when they may be if a packet is sent anyway
+	// (section 6.4).
 	due, early time.Time
 	answers    []match
 	known      map[ident]time.Duration
-	// gap is how long ago a record has to be said before it is multicast again.
+	// gap is the shortest pause before a record is multicast again.
 	gap time.Duration
-	// more says that more of what is known follows (7.2).
+	// more means that more known answers follow (7.2).
 	more bool
 }
 
-// A match is a record of ours that a question asks for.
+// A match is a record of ours that answers a question.
 type match struct {
 	record
 	unicast bool
-	// heard are the families on which another gave the same answer (7.4).
-	heard family
+	// seenOn are the families on which another host sent the same answer (7.4).
+	seenOn family
 }
 
 // A queued record is to be multicast.
 type queued struct {
 	record
 	due, early time.Time
-	// heard are the families on which another gave the same answer (7.4).
-	heard family
+	// seenOn are the families on which another host sent the same answer (7.4).
+	seenOn family
 }
 
-// heardQuery takes the questions of another.
-func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multicast bool) {
+// receiveQuery handles the query of another host.
+func (l *link) receiveQuery(now time.Time, m message, from netip.AddrPort, multicast bool) {
 	if from.Port() != port {
 		l.answerSimple(m, from)
 		return
 	}
-	// Known answers that belong to an earlier query of the same sender.
+	// These known answers belong to an earlier query of the same sender.
 	if len(m.questions) == 0 {
 		for _, p := range l.pending {
 			if p.from == from && p.more {
@@ -80,7 +80,7 @@ func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multica
 	p.early, p.due = now, now
 	switch {
 	case len(m.proposed) > 0:
-		// A probe, which has no time to lose.
+		// A probe needs its answer at once.
 		p.gap = defendGap
 	case m.more:
 		p.due = now.Add(l.between(moreMin, moreMax))
@@ -91,8 +91,8 @@ func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multica
 	l.pending = append(l.pending, p)
 }
 
-// learn adds to what the asking one knows of ours. It is never believed otherwise
-// (section 7.1), and what is of others need not be kept.
+// learn adds the known answers of a query that are records of ours. They are never used for
+// anything else (section 7.1), so others need not be kept.
 func (p *pending) learn(ours map[ident]bool, known []record) {
 	for _, r := range known {
 		if id := r.ident(); ours[id] {
@@ -101,7 +101,7 @@ func (p *pending) learn(ours map[ident]bool, known []record) {
 	}
 }
 
-// ours are all records that are published.
+// ours returns all published records.
 func (l *link) ours() map[ident]bool {
 	out := map[ident]bool{}
 	for _, c := range l.claims {
@@ -112,15 +112,14 @@ func (l *link) ours() map[ident]bool {
 	return out
 }
 
-// knows says whether the asking one has a record for at least half of its time
-// (section 7.1).
+// knows reports whether the querier has a record with at least half of its TTL (section 7.1).
 func (p *pending) knows(r record) bool {
 	ttl, ok := p.known[r.ident()]
 	return ok && ttl >= r.ttl/2
 }
 
-// matches returns our records that answer a question: all of a type, or that there
-// are none of it (section 6.1). Names that are not ours yet have no answers.
+// matches returns our records that answer a question: all of a type, or the NSEC that there are
+// none (section 6.1). Names that are not ours yet have no answers.
 func (l *link) matches(q question) []record {
 	var out []record
 	for _, c := range l.claims {
@@ -141,9 +140,8 @@ func (l *link) matches(q question) []record {
 	return out
 }
 
-// additional returns what goes along with answers (RFC 6763 section 12; RFC 6762
-// section 6.2): of an instance its records, of a host its addresses, and that there
-// are no others.
+// additional returns the additional records for answers (RFC 6763 section 12; RFC 6762 section
+// 6.2): the records of an instance, the addresses of a host, and the NSEC that there are no others.
 func (l *link) additional(answers []record) []record {
 	list := slices.Clone(answers)
 	add := func(records ...record) {
@@ -153,7 +151,7 @@ func (l *link) additional(answers []record) []record {
 			}
 		}
 	}
-	for i := 0; i < len(list); i++ { //nolint:intrange // the list grows on the way
+	for i := 0; i < len(list); i++ { //nolint:intrange // the loop appends to the list
 		r := list[i]
 		for _, c := range l.claims {
 			switch {
@@ -169,7 +167,7 @@ func (l *link) additional(answers []record) []record {
 	return list[len(answers):]
 }
 
-// answer gives the answers that are due.
+// answer sends the answers that are due.
 func (l *link) answer(now time.Time) {
 	l.pending = slices.DeleteFunc(l.pending, func(p *pending) bool {
 		if p.due.After(now) {
@@ -180,12 +178,12 @@ func (l *link) answer(now time.Time) {
 			if p.knows(m.record) || !l.owns(m.record) {
 				continue
 			}
-			said, ever := l.said[m.ident()]
-			recent := ever && now.Sub(said) < m.ttl/4
-			// QU (section 5.4): only who asked needs it, if the others have it. A probe is
-			// answered to everyone as often as is allowed: where processes share the port, a
-			// packet to one address reaches only one of them (15.1).
-			if m.unicast && recent && (p.gap != defendGap || now.Sub(said) < defendGap) {
+			last, ever := l.sentAt[m.ident()]
+			recent := ever && now.Sub(last) < m.ttl/4
+			// QU (section 5.4): only the querier needs it, if the others have it. A probe is
+			// answered by multicast as often as is allowed: if processes share the port, a unicast
+			// packet reaches only one of them (15.1).
+			if m.unicast && recent && (p.gap != defendGap || now.Sub(last) < defendGap) {
 				direct = append(direct, m.record)
 				continue
 			}
@@ -199,15 +197,15 @@ func (l *link) answer(now time.Time) {
 	l.flushQueue(now)
 }
 
-// owns says whether a record is still published.
+// owns reports whether a record is still published.
 func (l *link) owns(r record) bool {
 	return slices.ContainsFunc(l.claims, func(c *claim) bool { return c.phase != probing && slices.Contains(c.all(), r) })
 }
 
-// enqueue plans to multicast a record, not before it may be repeated.
+// enqueue schedules the multicast of a record, not before it may be repeated.
 func (l *link) enqueue(r record, early, due time.Time, gap time.Duration) {
-	if said, ok := l.said[r.ident()]; ok {
-		early, due = later(early, said.Add(gap)), later(due, said.Add(gap))
+	if last, ok := l.sentAt[r.ident()]; ok {
+		early, due = later(early, last.Add(gap)), later(due, last.Add(gap))
 	}
 	q := l.queue[r.ident()]
 	if q == nil {
@@ -219,8 +217,8 @@ func (l *link) enqueue(r record, early, due time.Time, gap time.Duration) {
 	}
 }
 
-// flushQueue multicasts what is due, and along with it what may go already: one
-// packet with many answers is better than many (section 6.4).
+// flushQueue multicasts the records that are due, together with those that may be sent already: one
+// packet with many answers is better than many packets (section 6.4).
 func (l *link) flushQueue(now time.Time) {
 	due := false
 	for _, q := range l.queue {
@@ -230,7 +228,7 @@ func (l *link) flushQueue(now time.Time) {
 		return
 	}
 	var answers []record
-	// Answers that wait only to be spread go along.
+	// Answers that only wait for their random delay are sent as well.
 	for _, p := range l.pending {
 		if p.more || p.early.After(now) {
 			continue
@@ -250,7 +248,7 @@ func (l *link) flushQueue(now time.Time) {
 			}
 		}
 	}
-	// A set that is flushed is said as a whole (section 10.2).
+	// A set with the cache-flush bit is sent as a whole (section 10.2).
 	for _, r := range slices.Clone(answers) {
 		for _, other := range l.set(r) {
 			if !slices.Contains(answers, other) {
@@ -259,13 +257,13 @@ func (l *link) flushQueue(now time.Time) {
 		}
 	}
 	maps.DeleteFunc(l.queue, func(_ ident, q *queued) bool { return !q.due.After(now) })
-	l.say(now, answers, slices.DeleteFunc(l.additional(answers), func(r record) bool {
-		said, ever := l.said[r.ident()]
-		return ever && now.Sub(said) < repeatGap
+	l.send(now, answers, slices.DeleteFunc(l.additional(answers), func(r record) bool {
+		last, ever := l.sentAt[r.ident()]
+		return ever && now.Sub(last) < repeatGap
 	}))
 }
 
-// set returns all records of ours with the name and type of a unique one.
+// set returns all our records with the name and type of a unique one.
 func (l *link) set(r record) []record {
 	var out []record
 	for _, c := range l.claims {
@@ -278,12 +276,12 @@ func (l *link) set(r record) []record {
 	return out
 }
 
-// heardAnswer takes back answers that another gave (section 7.4), once it was heard
-// wherever ours would be.
-func (l *link) heardAnswer(list []record, on family) {
+// suppressAnswers drops scheduled answers that another host has sent (section 7.4), once it did so
+// in all families in which we would.
+func (l *link) suppressAnswers(list []record, on family) {
 	for _, r := range list {
 		if q := l.queue[r.ident()]; q != nil && r.ttl >= q.ttl {
-			if q.heard |= on; q.heard&l.families == l.families {
+			if q.seenOn |= on; q.seenOn&l.families == l.families {
 				delete(l.queue, r.ident())
 			}
 		}
@@ -293,7 +291,7 @@ func (l *link) heardAnswer(list []record, on family) {
 				if a.unicast || r.ttl < a.ttl || a.ident() != r.ident() {
 					continue
 				}
-				if a.heard |= on; a.heard&l.families == l.families {
+				if a.seenOn |= on; a.seenOn&l.families == l.families {
 					p.known[r.ident()] = r.ttl
 				}
 			}
@@ -301,9 +299,8 @@ func (l *link) heardAnswer(list []record, on family) {
 	}
 }
 
-// answerSimple answers a resolver that knows nothing of Multicast DNS (section 6.7):
-// at once, with its ID and question, with short TTLs, without bits that it does not
-// know.
+// answerSimple answers a resolver without support for Multicast DNS (section 6.7): at once, with
+// its ID and question, with short TTLs, without the bits that it does not know.
 func (l *link) answerSimple(m message, from netip.AddrPort) {
 	var answers []record
 	p := newPacker(l.payload)

@@ -10,9 +10,9 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
-// settledHost is a host that published a while ago: nothing is due, and nothing was
-// said within the last second.
-func settledHost(t *testing.T) (*lan, *host) {
+// idleHost is a host that published a while ago: nothing is due, and no record was
+// sent within the last second.
+func idleHost(t *testing.T) (*lan, *host) {
 	t.Helper()
 	n := newLAN(t)
 	h := n.add()
@@ -34,24 +34,24 @@ func (n *lan) reply(h *host, b []byte) ([]sent, time.Duration) {
 	n.forget()
 	n.inject(h, stranger, b)
 	n.run(3 * time.Second)
-	said := n.since(before.Add(-1), h, responseOf)
-	if len(said) == 0 {
+	answers := n.since(before.Add(-1), h, responseOf)
+	if len(answers) == 0 {
 		return nil, 0
 	}
-	return said, said[0].at.Sub(before)
+	return answers, answers[0].at.Sub(before)
 }
 
 func TestSharedAnswersAreSpread(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	var quarters [4]int
 	for range 200 {
-		said, after := n.reply(h, ask([]question{{name: serviceName, typ: dns.TypePTR}}))
-		if len(said) != 1 || after < answerMin || after > answerMax {
-			t.Fatalf("%d answers after %v", len(said), after)
+		answers, after := n.reply(h, ask([]question{{name: serviceName, typ: dns.TypePTR}}))
+		if len(answers) != 1 || after < answerMin || after > answerMax {
+			t.Fatalf("%d answers after %v", len(answers), after)
 		}
 		quarters[min(3, (after-answerMin)*4/(answerMax-answerMin))]++
-		if m := said[0]; len(m.answers) != 1 || !has(m.additional, dns.TypeSRV, office) || !has(m.additional, dns.TypeTXT, office) ||
+		if m := answers[0]; len(m.answers) != 1 || !has(m.additional, dns.TypeSRV, office) || !has(m.additional, dns.TypeTXT, office) ||
 			!has(m.additional, dns.TypeA, domain("entente-1.local")) || !has(m.additional, dns.TypeNSEC, domain("entente-1.local")) {
 			t.Fatalf("answered %+v", m.message)
 		}
@@ -65,52 +65,52 @@ func TestSharedAnswersAreSpread(t *testing.T) {
 
 func TestUniqueAnswersComeAtOnce(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	for name, q := range map[string]question{
 		"SRV": {name: office, typ: dns.TypeSRV}, "TXT in other case": {name: join(serviceName, "OFFICE"), typ: dns.TypeTXT},
 		"A": {name: domain("entente-1.LOCAL"), typ: dns.TypeA}, "ANY": {name: office, typ: dns.TypeANY},
 	} {
-		said, after := n.reply(h, ask([]question{q}))
-		if len(said) != 1 || after > 10*time.Millisecond {
-			t.Errorf("%s: %d answers after %v", name, len(said), after)
+		answers, after := n.reply(h, ask([]question{q}))
+		if len(answers) != 1 || after > 10*time.Millisecond {
+			t.Errorf("%s: %d answers after %v", name, len(answers), after)
 		}
 	}
 }
 
 func TestNegativeAnswers(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
-	said, _ := n.reply(h, ask([]question{{name: domain("entente-1.local"), typ: dns.TypeAAAA}}))
-	if len(said) != 1 || len(said[0].answers) != 1 {
-		t.Fatalf("answered %+v", said)
+	n, h := idleHost(t)
+	answers, _ := n.reply(h, ask([]question{{name: domain("entente-1.local"), typ: dns.TypeAAAA}}))
+	if len(answers) != 1 || len(answers[0].answers) != 1 {
+		t.Fatalf("answered %+v", answers)
 	}
 	var m dns.Msg
-	if err := m.Unpack(said[0].data); err != nil {
+	if err := m.Unpack(answers[0].data); err != nil {
 		t.Fatal(err)
 	}
 	rr, ok := m.Answer[0].(*dns.NSEC)
 	if !ok || rr.NextDomain != "entente-1.local." || len(rr.TypeBitMap) != 1 || rr.TypeBitMap[0] != dns.TypeA || rr.Hdr.Class != 1|1<<15 {
 		t.Errorf("answered %v", m.Answer[0])
 	}
-	if said, _ := n.reply(h, ask([]question{{name: domain("other.local"), typ: dns.TypeA}})); len(said) != 0 {
+	if answers, _ := n.reply(h, ask([]question{{name: domain("other.local"), typ: dns.TypeA}})); len(answers) != 0 {
 		t.Error("it answers for a name that is not its own")
 	}
 }
 
 func TestSubtypesAndTypesAreAnswered(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	for q, want := range map[name]name{automatic: office, metaName: serviceName, serviceName: office} {
-		said, _ := n.reply(h, ask([]question{{name: q, typ: dns.TypePTR}}))
-		if len(said) != 1 || said[0].answers[0].target() != want || said[0].answers[0].flush {
-			t.Errorf("%s: %+v", q, said)
+		answers, _ := n.reply(h, ask([]question{{name: q, typ: dns.TypePTR}}))
+		if len(answers) != 1 || answers[0].answers[0].target() != want || answers[0].answers[0].flush {
+			t.Errorf("%s: %+v", q, answers)
 		}
 	}
 }
 
 func TestKnownAnswersAreNotGiven(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	q := []question{{name: serviceName, typ: dns.TypePTR}}
 	known := ptr(serviceName, office)
 	if known.ttl = ttlOther / 2; !answered(n.reply(h, ask(q))) || answered(n.reply(h, ask(q, known))) {
@@ -124,17 +124,17 @@ func TestKnownAnswersAreNotGiven(t *testing.T) {
 	}
 }
 
-func answered(said []sent, _ time.Duration) bool { return len(said) > 0 }
+func answered(answers []sent, _ time.Duration) bool { return len(answers) > 0 }
 
 func TestMoreKnownAnswersAreAwaited(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	q := newPacker(1452)
 	q.question(question{name: serviceName, typ: dns.TypePTR})
 	first := q.bytes(0, bitTruncated)
-	said, after := n.reply(h, first)
-	if len(said) != 1 || after < moreMin || after > moreMax {
-		t.Errorf("%d answers after %v", len(said), after)
+	answers, after := n.reply(h, first)
+	if len(answers) != 1 || after < moreMin || after > moreMax {
+		t.Errorf("%d answers after %v", len(answers), after)
 	}
 	rest := newPacker(1452)
 	rest.record(inAnswers, ptr(serviceName, office))
@@ -152,7 +152,7 @@ func TestMoreKnownAnswersAreAwaited(t *testing.T) {
 
 func TestARecordIsMulticastOnceASecond(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	start := n.now
 	for range 100 {
 		n.inject(h, stranger, ask([]question{{name: serviceName, typ: dns.TypePTR}, {name: office, typ: dns.TypeSRV}}))
@@ -163,7 +163,7 @@ func TestARecordIsMulticastOnceASecond(t *testing.T) {
 	for _, s := range n.since(start.Add(-1), h, responseOf) {
 		for _, r := range append(s.answers, s.additional...) {
 			if d := s.at.Sub(last[r.ident()]); d < time.Second {
-				t.Errorf("%s of type %d is said again after %v", r.name, r.typ, d)
+				t.Errorf("%s of type %d is sent again after %v", r.name, r.typ, d)
 			}
 			last[r.ident()] = s.at
 			count++
@@ -176,7 +176,7 @@ func TestARecordIsMulticastOnceASecond(t *testing.T) {
 
 func TestProbesAreAnsweredSooner(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	start := n.now
 	p := newPacker(1452)
 	p.question(question{office, dns.TypeANY, true})
@@ -185,11 +185,11 @@ func TestProbesAreAnsweredSooner(t *testing.T) {
 		n.inject(h, stranger, p.bytes(0, 0))
 		n.run(250 * time.Millisecond)
 	}
-	said := n.since(start.Add(-1), h, func(s sent) bool { return s.response && !s.to.IsValid() })
-	if len(said) != 4 {
-		t.Fatalf("%d of 4 probes are answered to all", len(said))
+	answers := n.since(start.Add(-1), h, func(s sent) bool { return s.response && !s.to.IsValid() })
+	if len(answers) != 4 {
+		t.Fatalf("%d of 4 probes are answered to all", len(answers))
 	}
-	for i, s := range said {
+	for i, s := range answers {
 		if s.at.Sub(start) != time.Duration(i)*250*time.Millisecond {
 			t.Errorf("answer %d after %v", i, s.at.Sub(start))
 		}
@@ -198,33 +198,33 @@ func TestProbesAreAnsweredSooner(t *testing.T) {
 
 func TestQUIsAnsweredToTheOne(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	qu := ask([]question{{office, dns.TypeSRV, true}})
-	// It was said 15 s ago, less than a quarter of 120 s.
-	said, _ := n.reply(h, qu)
-	if len(said) != 1 || said[0].to != netip.MustParseAddrPort(stranger) {
-		t.Errorf("answered %+v", said)
+	// It was sent 15 s ago, less than a quarter of 120 s.
+	answers, _ := n.reply(h, qu)
+	if len(answers) != 1 || answers[0].to != netip.MustParseAddrPort(stranger) {
+		t.Errorf("answered %+v", answers)
 	}
 	n.run(31 * time.Second)
-	said, _ = n.reply(h, qu)
-	if len(said) != 1 || said[0].to.IsValid() {
-		t.Errorf("after more than a quarter of the TTL it is answered %+v", said)
+	answers, _ = n.reply(h, qu)
+	if len(answers) != 1 || answers[0].to.IsValid() {
+		t.Errorf("after more than a quarter of the TTL it is answered %+v", answers)
 	}
 }
 
 func TestSimpleResolversAreAnswered(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	p := newPacker(512)
 	p.question(question{serviceName, dns.TypePTR, false})
 	before := n.now
 	h.receive(n.now, p.bytes(4711, 0), netip.MustParseAddrPort("10.0.0.99:40000"), true)
 	n.run(time.Second)
-	said := n.since(before.Add(-1), h, responseOf)
-	if len(said) != 1 || said[0].at != before || said[0].to.Port() != 40000 {
-		t.Fatalf("answered %+v", said)
+	answers := n.since(before.Add(-1), h, responseOf)
+	if len(answers) != 1 || answers[0].at != before || answers[0].to.Port() != 40000 {
+		t.Fatalf("answered %+v", answers)
 	}
-	m := said[0]
+	m := answers[0]
 	if m.id != 4711 || len(m.questions) != 1 || m.questions[0].name != serviceName || len(m.answers) != 1 || len(m.additional) < 3 {
 		t.Errorf("answered %+v", m.message)
 	}
@@ -237,7 +237,7 @@ func TestSimpleResolversAreAnswered(t *testing.T) {
 
 func TestSimpleResolversAreAnsweredNotTooOften(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	p := newPacker(512)
 	p.question(question{serviceName, dns.TypePTR, false})
 	for i := range 150 {
@@ -256,7 +256,7 @@ func TestAnswersOfOthersAreNotRepeated(t *testing.T) {
 	}{"the same TTL": {ttlOther, 0}, "less of a TTL": {ttlOther - time.Second, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, h := settledHost(t)
+			n, h := idleHost(t)
 			before := n.now
 			n.inject(h, stranger, ask([]question{{name: metaName, typ: dns.TypePTR}}))
 			r := ptr(metaName, serviceName)
@@ -271,10 +271,10 @@ func TestAnswersOfOthersAreNotRepeated(t *testing.T) {
 	}
 }
 
-// In a link of two families, what was heard in one of them was not in the other.
+// In a link of two families, what was received in one of them was not received in the other.
 func TestAnswersGoToBothFamilies(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	h.families = ipv4Family | ipv6Family
 	for _, tt := range []struct {
 		from []string
@@ -287,21 +287,21 @@ func TestAnswersGoToBothFamilies(t *testing.T) {
 		}
 		n.run(5 * time.Second)
 		if got := len(n.since(before, h, responseOf)); got != tt.want {
-			t.Errorf("heard from %q: %d answers, want %d", tt.from, got, tt.want)
+			t.Errorf("from %q: %d answers, want %d", tt.from, got, tt.want)
 		}
 	}
 }
 
 func TestAnswersAreAggregated(t *testing.T) {
 	t.Parallel()
-	n, h := settledHost(t)
+	n, h := idleHost(t)
 	before := n.now
 	n.inject(h, stranger, ask([]question{{name: metaName, typ: dns.TypePTR}}))
 	n.inject(h, "10.0.0.98:5353", ask([]question{{name: automatic, typ: dns.TypePTR}}))
 	n.inject(h, "10.0.0.97:5353", ask([]question{{name: serviceName, typ: dns.TypePTR}}))
 	n.run(3 * time.Second)
-	if said := n.since(before, h, responseOf); len(said) != 1 || len(said[0].answers) != 3 {
-		t.Errorf("%d packets, the first with %d answers", len(said), len(said[0].answers))
+	if answers := n.since(before, h, responseOf); len(answers) != 1 || len(answers[0].answers) != 3 {
+		t.Errorf("%d packets, the first with %d answers", len(answers), len(answers[0].answers))
 	}
 }
 
@@ -309,14 +309,14 @@ func TestAnswersAreAggregated(t *testing.T) {
 func TestOurRecordsAreRescued(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, ttlOther/2 - time.Second} {
-		n, h := settledHost(t)
+		n, h := idleHost(t)
 		r := ptr(serviceName, office)
 		r.ttl = ttl
 		before := n.now
 		n.inject(h, stranger, say(r))
 		n.run(time.Second)
-		if said := n.since(before.Add(-1), h, responseOf); len(said) != 1 || !has(said[0].answers, dns.TypePTR, serviceName) {
-			t.Errorf("a TTL of %v: %d answers", ttl, len(said))
+		if answers := n.since(before.Add(-1), h, responseOf); len(answers) != 1 || !has(answers[0].answers, dns.TypePTR, serviceName) {
+			t.Errorf("a TTL of %v: %d answers", ttl, len(answers))
 		}
 	}
 }
@@ -329,9 +329,9 @@ func TestASetIsFlushedAsAWhole(t *testing.T) {
 	h.publish(n.now, []discovery.Service{service(1, "office")})
 	n.run(20 * time.Second)
 	first := domain("entente-1.local")
-	said, _ := n.reply(h, ask([]question{{name: first, typ: dns.TypeA}}, address(first, netip.MustParseAddr("10.0.0.1"))))
-	if len(said) != 1 || len(said[0].answers) != 2 {
-		t.Errorf("answered %+v", said)
+	answers, _ := n.reply(h, ask([]question{{name: first, typ: dns.TypeA}}, address(first, netip.MustParseAddr("10.0.0.1"))))
+	if len(answers) != 1 || len(answers[0].answers) != 2 {
+		t.Errorf("answered %+v", answers)
 	}
 }
 
@@ -342,8 +342,8 @@ func TestUnprobedNamesAreNotAnswered(t *testing.T) {
 	n.run(300 * time.Millisecond)
 	n.inject(h, stranger, ask([]question{{name: office, typ: dns.TypeSRV}, {name: serviceName, typ: dns.TypePTR}}))
 	n.run(200 * time.Millisecond)
-	if said := n.since(epoch, h, responseOf); len(said) != 0 {
-		t.Errorf("answered %+v", said)
+	if answers := n.since(epoch, h, responseOf); len(answers) != 0 {
+		t.Errorf("answered %+v", answers)
 	}
 }
 

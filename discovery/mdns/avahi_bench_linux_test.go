@@ -38,9 +38,9 @@ func firstWith(packets []rules.Packet, instance string, goodbye bool) time.Time 
 	return time.Time{}
 }
 
-// BenchmarkFindBesideAvahi is how long after its announcement a cluster is found, and how
-// long after its goodbye it is not: by us, and by avahi in the same run. Times begin when
-// the packet is on the wire; avahi's end when avahi-browse has said it.
+// BenchmarkFindBesideAvahi is how long after its announcement a cluster is found, and how long
+// after its goodbye it is not: by us, and by avahi in the same run. Times begin when the packet is
+// on the wire; avahi's end when avahi-browse has printed it.
 func BenchmarkFindBesideAvahi(b *testing.B) {
 	const starts = 50
 	s := newSegment(b, 3)

@@ -97,7 +97,7 @@ func BenchmarkReceive(b *testing.B) {
 			for b.Loop() {
 				i++
 				from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i / 250), byte(i % 250)}), port)
-				l.second, l.heard = now, load{}
+				l.second, l.received = now, load{}
 				l.receive(now, tt.b, from, true)
 				l.next()
 				l.packets()

@@ -10,29 +10,29 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A query is a question that is asked until it is answered, or for as long as
-// somebody wants to know who comes (RFC 6762 section 5.2).
+// A query is a question that is asked until it is answered, or, for a browsed name, continuously
+// (RFC 6762 section 5.2).
 type query struct {
 	question
 	due time.Time
 	gap time.Duration
-	// asked is when this host asked it last, begun is when the first gap was last the next.
+	// asked is when this host last asked it, and begun when its gaps last began from the first.
 	asked, begun time.Time
-	// confirm says that it is asked now, too, without an effect on due and gap.
+	// confirm means that it is also asked now, without an effect on due and gap.
 	confirm bool
-	// heard are the families on which another asked the same, at heardAt (section 7.3).
-	heard   family
-	heardAt time.Time
+	// seenOn are the families on which another host asked the same, last at seenAt (section 7.3).
+	seenOn family
+	seenAt time.Time
 }
 
-// browse sets which names are browsed: those of types and subtypes of services.
+// browse sets the names to browse: those of types and subtypes of services.
 func (l *link) browse(now time.Time, names []name) {
 	l.now, l.browsed = now, names
-	l.want(now)
+	l.updateQueries(now)
 }
 
-// wanted returns all that this link wants to know: who offers a service, and of each
-// where it is. The answers to one question lead to the next.
+// wanted returns all keys that this link needs: the instances of services, and the endpoints of
+// each. The answers to one question lead to the next.
 func (l *link) wanted() map[key]name {
 	out := map[key]name{}
 	add := func(n name, types ...uint16) {
@@ -52,11 +52,11 @@ func (l *link) wanted() map[key]name {
 	return out
 }
 
-// want begins to ask for what is not known, and ends to ask for what is. Types are
-// asked for all the time.
-func (l *link) want(now time.Time) {
+// updateQueries begins queries for keys that are not known, and ends those for keys that are. Types
+// are queried all the time.
+func (l *link) updateQueries(now time.Time) {
 	l.wants = l.wanted()
-	// What led to a record may be gone, and then what that led to.
+	// If a record expires, those to which it led are no longer wanted.
 	for l.cache.expire(now, func(k key) bool { _, ok := l.wants[k]; return ok }) {
 		l.wants = l.wanted()
 	}
@@ -65,7 +65,7 @@ func (l *link) want(now time.Time) {
 		if k.typ == dns.TypePTR {
 			return false
 		}
-		// A host needs one address of any kind.
+		// One address of either family is enough for a host.
 		return len(l.cache.sets[k]) > 0 || isAddress(k.typ) &&
 			len(l.cache.sets[key{k.name, dns.TypeA}])+len(l.cache.sets[key{k.name, dns.TypeAAAA}]) > 0
 	}
@@ -80,7 +80,8 @@ func (l *link) want(now time.Time) {
 			continue
 		}
 		if first.IsZero() {
-			// Together, to share a packet; not at once, as others may begin at the same time.
+			// All at one time, to share a packet, but after a random delay, as others may begin at the same
+			// moment.
 			first = now.Add(l.between(queryMin, queryMax))
 		}
 		l.queries[k] = &query{question: question{name: n, typ: k.typ}, due: first, gap: queryGap, begun: now}
@@ -92,8 +93,8 @@ func (l *link) want(now time.Time) {
 	}
 }
 
-// beginAgain asks for all instances as if for the first time (section 5.2), where that was
-// not done within the time that is given.
+// beginAgain restarts the queries for instances from the first gap (section 5.2), except for those
+// that began within since.
 func (l *link) beginAgain(now time.Time, since time.Duration) {
 	for k, q := range l.queries {
 		if k.typ != dns.TypePTR || now.Sub(q.begun) < since {
@@ -104,8 +105,8 @@ func (l *link) beginAgain(now time.Time, since time.Duration) {
 	}
 }
 
-// ask sends the questions that are due: new ones, those that are asked again, and
-// those for records that end soon.
+// ask sends the questions that are due: new ones, repeated ones, and those for records that expire
+// soon.
 func (l *link) ask(now time.Time) {
 	due := map[key]question{}
 	for k, q := range l.queries {
@@ -122,8 +123,8 @@ func (l *link) ask(now time.Time) {
 	for _, set := range l.cache.sets {
 		refresh = refresh || slices.ContainsFunc(set, func(e *entry) bool { return !e.refresh.IsZero() && !e.refresh.After(now) })
 	}
-	// One packet for all that may be asked again by now: a hundred instances need not a
-	// hundred of them.
+	// One packet asks for all records that may be refreshed by now: a hundred instances do not need
+	// a hundred packets.
 	for k, set := range l.cache.sets {
 		for _, e := range set {
 			if refresh && !e.refresh.IsZero() && !e.early.After(now) {
@@ -145,8 +146,8 @@ func (l *link) ask(now time.Time) {
 	}
 }
 
-// known returns what is known along with a question (section 7.1), of others and of
-// this responder: those that hear the question expect no answer then.
+// known returns the known answers to send with a question (section 7.1), those of this responder
+// included, so that no other host expects its answer.
 func (l *link) known(now time.Time, k key) []record {
 	var since time.Time
 	if k.typ == dns.TypePTR && !l.crowd.until.IsZero() {
@@ -156,9 +157,9 @@ func (l *link) known(now time.Time, k key) []record {
 	return append(l.cache.known(now, since, k), slices.DeleteFunc(ours, func(r record) bool { return r.typ != k.typ })...)
 }
 
-// confirm asks for instances that are about to be forgotten because nobody answered
-// for them (section 10.5): it may have been this host that did not hear it. That is one
-// question more: others decide how often, and shall not put off those that come anyway.
+// confirm asks for instances that are about to be forgotten because they did not answer (section
+// 10.5): this host may have missed the answers. It is an extra question: other hosts can cause it
+// at any rate, and must not delay the regular ones.
 func (l *link) confirm(now time.Time) {
 	for k, q := range l.queries {
 		for _, e := range l.cache.sets[k] {
@@ -169,16 +170,16 @@ func (l *link) confirm(now time.Time) {
 	}
 }
 
-// next plans the next question after one that was asked at a time.
+// next schedules the next question after one that was asked at a time.
 func (q *query) next(at time.Time) {
 	q.due = at.Add(q.gap)
 	q.gap = min(2*q.gap, queryGapMax)
-	q.heard = 0
+	q.seenOn = 0
 }
 
-// heardQuestions leaves out questions of ours that another asked, if the answers that
-// it knows are known here too: what it is told, all are (section 7.3).
-func (l *link) heardQuestions(now time.Time, m message, on family) {
+// suppressQuestions drops scheduled questions that another host asked, if all its known answers are
+// known here too: everyone receives its answers (section 7.3).
+func (l *link) suppressQuestions(now time.Time, m message, on family) {
 	if m.more || len(m.proposed) > 0 {
 		return
 	}
@@ -187,12 +188,12 @@ func (l *link) heardQuestions(now time.Time, m message, on family) {
 			continue
 		}
 		if q := l.queries[asked.key()]; q != nil && q.due.Sub(now) <= queryNear {
-			if now.Sub(q.heardAt) > queryNear {
-				q.heard = 0
+			if now.Sub(q.seenAt) > queryNear {
+				q.seenOn = 0
 			}
-			q.heard, q.heardAt = q.heard|on, now
-			if q.heard&l.families == l.families {
-				// As if ours had been asked when it was due: the next gap begins no sooner.
+			q.seenOn, q.seenAt = q.seenOn|on, now
+			if q.seenOn&l.families == l.families {
+				// The next gap begins when our question was due, as if it had been asked.
 				q.next(later(q.due, now))
 			}
 		}
@@ -200,14 +201,14 @@ func (l *link) heardQuestions(now time.Time, m message, on family) {
 			if e.refresh.IsZero() || e.refresh.Sub(now) > queryNear {
 				continue
 			}
-			if e.heard |= on; e.heard&l.families == l.families {
+			if e.seenOn |= on; e.seenOn&l.families == l.families {
 				l.nextRefresh(e)
 			}
 		}
 	}
 }
 
-// knowsAll says whether all known answers of another's query for k would be in ours.
+// knowsAll reports whether all known answers of another host's query for k would be in ours.
 func (l *link) knowsAll(now time.Time, k key, theirs []record) bool {
 	theirs = slices.DeleteFunc(slices.Clone(theirs), func(r record) bool { return r.key() != k })
 	if len(theirs) == 0 {

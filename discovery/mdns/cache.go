@@ -8,21 +8,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A cache has what others said (RFC 6762 section 10), of what was asked for only:
-// what nobody here wants to know takes no room.
+// A cache has the records of others (RFC 6762 section 10), but only those that this link wants.
 type cache struct {
 	sets    map[key][]*entry
 	sources map[netip.Addr]*source
 	entries int
 	bytes   int
-	// due is not after the time at which an entry is next to be looked at. It may be before:
-	// what is put off is not looked for again until then.
+	// due is no later than the next time at which an entry has to be checked. It may be earlier, as
+	// it is not recomputed when an entry is postponed.
 	due deadline
-	// lost says that an instance ended: it may be there, and nobody heard it.
+	// lost means that an instance was dropped without an answer: it may still exist.
 	lost bool
 }
 
-// A deadline is the earliest of times that were noted; zero means none.
+// A deadline is the earliest of the times passed to note; zero means none.
 type deadline struct{ time.Time }
 
 func (d *deadline) note(t time.Time) {
@@ -31,41 +30,41 @@ func (d *deadline) note(t time.Time) {
 	}
 }
 
-// A source is what the cache has from one address.
+// A source counts what the cache has from one address.
 type source struct{ entries, instances, bytes int }
 
 // An entry is a record in the cache.
 type entry struct {
 	record
 	id ident
-	// from is who said it first: it counts against that one's share.
+	// from is its first sender, against whose share it counts.
 	from netip.Addr
-	// said is the senders of records of an instance or a host, from among them, at most
-	// maxSayers: a sender that repeats what another one sent takes nothing from that one.
-	said []netip.Addr
-	// received is when it was said last, until is when it ends.
+	// senders are the senders of an instance's or a host's record, from included, at most
+	// maxSenders: a sender that repeats another's record takes nothing from that one.
+	senders []netip.Addr
+	// received is when it was last received, until is when it expires.
 	received, until time.Time
-	// refresh is when to ask again, the refreshes-th time (section 5.2). Zero: never. It may
-	// be asked along with others from early on.
+	// refresh is when to ask again, for the refreshes-th time (section 5.2); zero means never. From
+	// early on it may be asked in a packet with others.
 	refresh   time.Time
 	early     time.Time
 	refreshes int
-	// asked is since when others asked for it without an answer, missed is how often
-	// (section 10.5).
+	// asked is when the first of missed questions of others without an answer was asked (section
+	// 10.5).
 	asked  time.Time
 	missed int
-	// heard are the families on which another asked for it lately (section 7.3).
-	heard family
+	// seenOn are the families on which another host recently asked for it (section 7.3).
+	seenOn family
 }
 
 func newCache() cache {
 	return cache{sets: map[key][]*entry{}, sources: map[netip.Addr]*source{}}
 }
 
-// put takes a record that was heard. It says whether anything changed.
+// put adds a received record, and reports whether anything changed.
 func (l *link) put(now time.Time, r record, from netip.Addr) bool {
-	// A TTL that is longer than anybody's is not believed: who is gone without notice
-	// shall not be here for years.
+	// Longer TTLs than any of the RFC are cut, so that a host that is gone without a goodbye does
+	// not stay for years.
 	r.ttl = min(r.ttl, ttlOther)
 	c, k := &l.cache, r.key()
 	id := r.ident()
@@ -76,7 +75,7 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		return true
 	case at >= 0:
 		l.fresh(now, c.sets[k][at], r)
-		c.sets[k][at].say(from)
+		c.sets[k][at].addSender(from)
 		return false
 	case r.ttl == 0:
 		return false
@@ -89,24 +88,24 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		return false
 	}
 	e := &entry{record: r, id: id, from: from}
-	e.say(from)
+	e.addSender(from)
 	l.fresh(now, e, r)
 	c.sets[k] = append(c.sets[k], e)
 	c.count(e, 1)
 	return true
 }
 
-// say notes who says an entry, where that is of interest.
-func (e *entry) say(from netip.Addr) {
-	if e.typ != dns.TypeSRV && !isAddress(e.typ) || len(e.said) >= maxSayers {
+// addSender records a sender of an entry, for the types for which senders are kept.
+func (e *entry) addSender(from netip.Addr) {
+	if e.typ != dns.TypeSRV && !isAddress(e.typ) || len(e.senders) >= maxSenders {
 		return
 	}
-	if at, there := slices.BinarySearchFunc(e.said, from, netip.Addr.Compare); !there {
-		e.said = slices.Insert(e.said, at, from)
+	if at, there := slices.BinarySearchFunc(e.senders, from, netip.Addr.Compare); !there {
+		e.senders = slices.Insert(e.senders, at, from)
 	}
 }
 
-// fresh starts the time of an entry again.
+// fresh restarts the TTL of an entry.
 func (l *link) fresh(now time.Time, e *entry, r record) {
 	e.ttl, e.flush = r.ttl, r.flush
 	e.received, e.until = now, now.Add(r.ttl)
@@ -115,10 +114,10 @@ func (l *link) fresh(now time.Time, e *entry, r record) {
 	l.nextRefresh(e)
 }
 
-// nextRefresh plans the next of four questions before the end, each with up to 2 % of
-// the TTL of its own, so that not all who know a record ask at once (section 5.2).
+// nextRefresh schedules the next of four questions before the end, each with a random delay of up
+// to 2 % of the TTL, so that not all hosts with a record ask at once (section 5.2).
 func (l *link) nextRefresh(e *entry) {
-	e.refresh, e.heard = time.Time{}, 0
+	e.refresh, e.seenOn = time.Time{}, 0
 	if at := 80 + 5*e.refreshes; at < 100 { // percent
 		e.early = e.received.Add(e.ttl * time.Duration(at) / 100)
 		e.refresh = e.early.Add(l.between(0, e.ttl/50))
@@ -127,9 +126,9 @@ func (l *link) nextRefresh(e *entry) {
 	}
 }
 
-// room says whether another record has a place, and if not, whether the cache is full, or
-// only the share of the address that it is from. What is known stays: nobody takes a place
-// from another, but the second half is for addresses that have little.
+// room reports whether another record fits, and if not, whether the cache is full, or only the
+// share of its sender. Known records stay: no sender takes the place of another, and the second
+// half of the cache is for addresses with few records.
 func (c *cache) room(r record, from netip.Addr) (ok, full bool) {
 	set, s := c.sets[r.key()], c.sources[from]
 	if s == nil {
@@ -171,9 +170,9 @@ func (c *cache) count(e *entry, n int) {
 	c.bytes += n * e.size()
 }
 
-// flush ends those of a name and type that were not said within the last second, if
-// a unique one was (section 10.2). They have a second left, in which others that are
-// valid can be said.
+// flush expires the entries of a name and type that were not received within the last second, after
+// a unique one was (section 10.2). They stay for one more second, in which other valid ones can be
+// received.
 func (c *cache) flush(now time.Time, k key) {
 	for _, e := range c.sets[k] {
 		if now.Sub(e.received) > grace {
@@ -182,15 +181,14 @@ func (c *cache) flush(now time.Time, k key) {
 	}
 }
 
-// end leaves an entry a second.
+// end makes an entry expire in a second.
 func (c *cache) end(e *entry, now time.Time) {
 	e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
 	c.due.note(e.until)
 }
 
-// heardUnanswered counts questions of others for what the cache has and they do not
-// know (section 10.5).
-func (c *cache) heardUnanswered(now time.Time, m message) {
+// countUnanswered counts questions of others for entries that they do not know (section 10.5).
+func (c *cache) countUnanswered(now time.Time, m message) {
 	if m.more {
 		return
 	}
@@ -215,7 +213,7 @@ func (c *cache) heardUnanswered(now time.Time, m message) {
 	}
 }
 
-// poof is when an entry ends because nobody answers for it: zero if not at all.
+// poof is when an entry expires because questions for it had no answer (section 10.5); zero means never.
 func (e *entry) poof() time.Time {
 	if e.missed < poofCount {
 		return time.Time{}
@@ -223,8 +221,8 @@ func (e *entry) poof() time.Time {
 	return e.asked.Add(poofWindow)
 }
 
-// expire drops what has ended, and what keep does not want any more. It says whether
-// there was any.
+// expire drops entries that have expired, or that keep no longer wants, and reports whether there
+// were any.
 func (c *cache) expire(now time.Time, keep func(key) bool) bool {
 	before := c.entries
 	for k, set := range c.sets {
@@ -245,8 +243,8 @@ func (c *cache) expire(now time.Time, keep func(key) bool) bool {
 	return c.entries != before
 }
 
-// known returns what to say that is known along with a question: what has more than
-// half of its time left (section 7.1), and was heard since then.
+// known returns the known answers to send with a question: entries with more than half of their TTL
+// left (section 7.1) that were received after since.
 func (c *cache) known(now, since time.Time, k key) []record {
 	var out []record
 	for _, e := range c.sets[k] {

@@ -508,8 +508,8 @@ func TestPacketsOfASecondAreBounded(t *testing.T) {
 	for i := range 2000 {
 		h.receive(n.now, b, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i / 250), byte(i % 250)}), port), true)
 	}
-	if h.heard.packets != maxPackets || len(h.counted) > maxPackets {
-		t.Errorf("%d packets of %d sources are read", h.heard.packets, len(h.counted))
+	if h.received.packets != maxPackets || len(h.counted) > maxPackets {
+		t.Errorf("%d packets of %d sources are read", h.received.packets, len(h.counted))
 	}
 	// A few large ones cost as much as many small ones.
 	n.now = n.now.Add(time.Second)
@@ -521,13 +521,13 @@ func TestPacketsOfASecondAreBounded(t *testing.T) {
 	for range 20 {
 		n.inject(h, stranger, large)
 	}
-	if got := h.heard; got.packets != maxSourceRecords/(maxRecords-1) {
+	if got := h.received; got.packets != maxSourceRecords/(maxRecords-1) {
 		t.Errorf("%d large packets of one are read", got.packets)
 	}
 	for i := range 100 {
 		h.receive(n.now, large, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}), port), true)
 	}
-	if got := h.heard; got.records > maxRecordsHeard || got.records < maxRecordsHeard-maxRecords {
+	if got := h.received; got.records > maxRecordsRead || got.records < maxRecordsRead-maxRecords {
 		t.Errorf("%d records are read", got.records)
 	}
 }
@@ -662,8 +662,8 @@ func TestALANAtRest(t *testing.T) {
 	}
 }
 
-// Whoever says more of a host's addresses than are found drives out none of those that the
-// host says itself, and who says what another said takes nothing from it.
+// Whoever says more of a host's addresses than are found drives out none of those that the host
+// sends itself, and a sender of another's record takes nothing from it.
 func TestAddressesOfOthersLeaveAHostsOwn(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)
@@ -685,14 +685,14 @@ func TestAddressesOfOthersLeaveAHostsOwn(t *testing.T) {
 		t.Errorf("found %+v", found)
 	}
 	if want := []netip.Addr{own}; !slices.Equal(found[0].From, want) {
-		t.Errorf("it is said by %v, want %v", found[0].From, want)
+		t.Errorf("its senders are %v, want %v", found[0].From, want)
 	}
 	where := slices.DeleteFunc(clusterRecords(2, -1), func(r record) bool { return r.typ != dns.TypeSRV })
 	where[0] = srv(join(serviceName, "home"), host, 7443)
-	for i := range 2 * maxSayers {
+	for i := range 2 * maxSenders {
 		n.inject(h, fmt.Sprintf("10.0.0.%d:5353", 200+i), say(where...))
 	}
-	if got := h.found()[0].From; len(got) != maxSayers || !slices.Contains(got, own) {
-		t.Errorf("then it is said by %v", got)
+	if got := h.found()[0].From; len(got) != maxSenders || !slices.Contains(got, own) {
+		t.Errorf("then its senders are %v", got)
 	}
 }

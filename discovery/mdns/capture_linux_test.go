@@ -173,8 +173,8 @@ func TestPacketsOnTheWireKeepTheRules(t *testing.T) {
 
 	// A busy machine sends late, and the packet after that comes early.
 	for _, v := range rules.Check(packets, rules.Slack{Early: 150 * time.Millisecond, Late: 5 * time.Second}) {
-		// What goes along with an answer, avahi 0.8 puts among the answers, also where it
-		// said it less than a second before.
+		// What goes along with an answer, avahi 0.8 puts among the answers, also where it sent it
+		// less than a second before.
 		if v.Host == s.ns(3) && (v.Rule == "6 unasked" || v.Rule == "6 repeated") {
 			t.Logf("avahi: %v", v)
 		} else {

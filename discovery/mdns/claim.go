@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
-// What a claim goes through (RFC 6762 section 8).
+// phase is the phase of a claim (RFC 6762 section 8).
 type phase int
 
 const (
@@ -20,39 +20,38 @@ const (
 	settled
 )
 
-// A claim is a name that this responder wants for itself: of a host, or of an
-// instance of a service. Other names, those of types, are everybody's.
+// A claim is a name that this responder wants for itself: of a host, or of an instance of a
+// service. Other names, those of types, are shared.
 type claim struct {
 	// service is nil for a host.
 	service *discovery.Service
 	host    *claim
-	// asked is the first label that was wanted, label the one that there is after
-	// conflicts.
+	// asked is the configured label, and label the current one after conflicts.
 	asked, label string
 	name         name
-	// records are unique, all that the name has; shared are of other names and point
-	// to it.
+	// records are all records of the name, which are unique; shared are records of other names that
+	// point to it.
 	records, shared []record
-	// negative says which types the name has (section 6.1).
+	// negative is the NSEC with the types that the name has (section 6.1).
 	negative record
 
 	phase phase
-	// sent is how many probes or announcements went out in this phase, due is when the
-	// next one does.
+	// sent is how many probes or announcements were sent in this phase, and due is when the next
+	// one is.
 	sent int
 	due  time.Time
-	// contest is who says the name, too; it has no From if nobody did.
+	// contest is the conflict with another host that has the name, too; its From is invalid without one.
 	contest Conflict
 	// waits is how often it waited for the same cluster's other responder.
 	waits int
-	// waiting is since when it does, however often the other said goodbye meanwhile.
+	// waiting is when it began to, however often the other has sent a goodbye since.
 	waiting time.Time
 }
 
-// all returns what is said of the claim.
+// all returns all records of the claim.
 func (c *claim) all() []record { return slices.Concat(c.records, c.shared, []record{c.negative}) }
 
-// Names in wire form: a length is before each label.
+// Names in wire form, with a length before each label.
 const (
 	local       name = "\x05local\x00"
 	serviceName name = "\x08_entente\x04_tcp" + local
@@ -61,8 +60,8 @@ const (
 	metaName name = "\x09_services\x07_dns-sd\x04_udp" + local
 )
 
-// publish replaces what is published. Of a service that stays, only what changed is
-// announced; what goes says goodbye.
+// publish replaces the published services. For a service that stays, only changes are announced;
+// for one that is removed, a goodbye is sent.
 func (l *link) publish(now time.Time, services []discovery.Service) {
 	l.now, l.dirty = now, true
 	var kept []*claim
@@ -76,7 +75,7 @@ func (l *link) publish(now time.Time, services []discovery.Service) {
 		return &claim{asked: asked, label: asked, due: start}
 	}
 	hosts := map[string]*claim{}
-	// Of services with the same host the addresses of all are the host's.
+	// A host has the addresses of all services on it.
 	of := map[*claim][]netip.Addr{}
 	for _, s := range services {
 		addrs := l.addressesOf(s)
@@ -124,7 +123,7 @@ func (l *link) addressesOf(s discovery.Service) []netip.Addr {
 	return l.addresses
 }
 
-// taken says whether another claim of this link has the label.
+// taken reports whether another claim of this link has the label.
 func (l *link) taken(c *claim) bool {
 	return slices.ContainsFunc(l.claims, func(other *claim) bool {
 		return other != c && other.name != "" && (other.service == nil) == (c.service == nil) && fold(other.label) == fold(c.label)
@@ -139,8 +138,8 @@ func (c *claim) nextLabel() {
 	}
 }
 
-// rebuild makes the records of a claim. If there was something else before, what is
-// gone says goodbye and the rest is announced (section 8.4).
+// rebuild builds the records of a claim. If they changed, a goodbye is sent for those that are
+// gone, and the rest is announced (section 8.4).
 func (l *link) rebuild(now time.Time, c *claim) {
 	oldUnique, oldShared := c.records, c.shared
 	if c.service == nil {
@@ -165,8 +164,8 @@ func (l *link) rebuild(now time.Time, c *claim) {
 	if oldUnique == nil || slices.Equal(oldUnique, c.records) && slices.Equal(oldShared, c.shared) {
 		return
 	}
-	// A unique record that changed needs no goodbye: the cache-flush bit of the one
-	// in its place says it.
+	// A unique record that changed needs no goodbye: the cache-flush bit of its successor does
+	// that.
 	types := typesOf(c.records)
 	goneUnique := slices.DeleteFunc(slices.Clone(oldUnique), func(r record) bool {
 		return fold(r.name) == fold(c.name) && slices.Contains(types, r.typ)
@@ -189,14 +188,14 @@ func typesOf(list []record) []uint16 {
 	return out
 }
 
-// goodbye collects records to be sent with a TTL of 0 (section 10.1), if they were said before.
-// That there are services of a type is not taken back: others may have some.
+// goodbye collects records to send with a TTL of 0 (section 10.1), if they were sent before. The
+// pointer to the type of the services stays: others may have some.
 func (l *link) goodbye(c *claim, lists ...[]record) {
 	if c.phase == probing {
 		return
 	}
 	for _, r := range slices.Concat(lists...) {
-		if _, said := l.said[r.ident()]; !said || fold(r.name) == fold(metaName) {
+		if _, ok := l.sentAt[r.ident()]; !ok || fold(r.name) == fold(metaName) {
 			continue
 		}
 		r.ttl = 0
@@ -211,8 +210,8 @@ func (l *link) sayGoodbye() {
 	l.gone = nil
 }
 
-// restart claims all names again from the beginning: the interface was away, or is
-// on another network now (section 8).
+// restart claims all names again from the beginning: the interface was down, or is on another
+// network now (section 8).
 func (l *link) restart(now time.Time) {
 	l.now, l.dirty = now, true
 	start := now.Add(l.between(0, probeDelay))
@@ -221,17 +220,17 @@ func (l *link) restart(now time.Time) {
 	}
 	l.cache = newCache()
 	l.queries = map[key]*query{}
-	l.said = map[ident]time.Time{}
+	l.sentAt = map[ident]time.Time{}
 	l.pending, l.queue = nil, map[ident]*queued{}
-	l.want(now)
+	l.updateQueries(now)
 }
 
-// prune forgets when records were said that are not published any more.
+// prune forgets when records that are no longer published were sent.
 func (l *link) prune() {
 	ours := l.ours()
-	maps.DeleteFunc(l.said, func(id ident, _ time.Time) bool { return !ours[id] })
+	maps.DeleteFunc(l.sentAt, func(id ident, _ time.Time) bool { return !ours[id] })
 	maps.DeleteFunc(l.queue, func(id ident, _ *queued) bool { return !ours[id] })
 }
 
-// isAddress says whether a type is of addresses.
+// isAddress reports whether a type is that of addresses.
 func isAddress(typ uint16) bool { return typ == dns.TypeA || typ == dns.TypeAAAA }

@@ -11,26 +11,26 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
-// A Conflict is a name of a service that is published here, or its cluster ID, which another
+// A Conflict is a name, or the cluster ID, of a service that is published here and that another
 // responder announces, too.
 type Conflict struct {
-	// Where is the network interface, Name what the other announces: an instance or a host.
+	// Where is the network interface, and Name the other's instance or host.
 	Where, Name string
-	// ID says that it is our cluster ID that it announces, under a name that is not ours
-	// and with other endpoints.
+	// ID means that the other announces our cluster ID, under a name that is not ours and with
+	// other endpoints.
 	ID bool
-	// Renamed is the name that is published instead; it is empty while there is none.
+	// Renamed is the name that is published instead; "" while there is none.
 	Renamed string
-	// From is the address from which it was said first, which nothing proves. Since is when
-	// that was, Last when it was said last.
+	// From is the address from which it was first received, which can be forged. Since is when that
+	// was, and Last when it was last received.
 	From        netip.Addr
 	Since, Last time.Time
 }
 
-// conflictRests is after how long without a conflict the next one is another.
+// conflictRests is the time without a conflict after which the next one is a new one.
 const conflictRests = 3 * time.Minute
 
-// contested notes that another says a name of ours.
+// contested records that another host sent a name of ours.
 func (l *link) contested(now time.Time, c *claim, from netip.Addr) {
 	if now.Sub(c.contest.Last) >= conflictRests {
 		c.contest.From, c.contest.Since = from, now
@@ -38,8 +38,8 @@ func (l *link) contested(now time.Time, c *claim, from netip.Addr) {
 	c.contest.Last, l.dirty = now, true
 }
 
-// contests returns what others announce that is ours: claims that were contested, and
-// instances with our ID. Those are found, and listed by the time since when.
+// contests returns the conflicts: claims that were contested, and, of found, the instances with our
+// ID, with the time since when.
 func (l *link) contests(found []discovery.Found) []Conflict {
 	var out []Conflict
 	for _, c := range l.claims {
@@ -68,8 +68,8 @@ func (l *link) contests(found []discovery.Found) []Conflict {
 	return out
 }
 
-// imitates says whether an instance has the ID of one that is published here, and leads
-// elsewhere: another node of the same cluster says the same endpoints.
+// imitates reports whether an instance has the ID of one that is published here, but other
+// endpoints: another node of the same cluster announces the same ones.
 func (l *link) imitates(f discovery.Found) bool {
 	for _, s := range l.services {
 		if s.Text.ID != f.ID {
@@ -85,17 +85,16 @@ func (l *link) imitates(f discovery.Found) bool {
 	return false
 }
 
-// A rename is a name that had to be changed because another has it.
+// A rename is a name that had to change because another host has it.
 type rename struct{ from, to string }
 
-// heardAnswers looks in another's response for what is said of our names: records
-// that are not ours are a conflict (RFC 6762 section 9), and ours with less of a TTL
-// are put right (6.6).
-func (l *link) heardAnswers(now time.Time, heard []record, from netip.Addr) {
-	same := l.sameCluster(heard)
+// checkAnswers checks another host's response for our names: records that are not ours are a
+// conflict (RFC 6762 section 9), and ours with a lower TTL are announced again (6.6).
+func (l *link) checkAnswers(now time.Time, received []record, from netip.Addr) {
+	same := l.sameCluster(received)
 	for _, c := range slices.Clone(l.claims) {
 		clash := false
-		for _, r := range heard {
+		for _, r := range received {
 			if fold(r.name) != fold(c.name) || r.typ == dns.TypeNSEC {
 				continue
 			}
@@ -104,7 +103,7 @@ func (l *link) heardAnswers(now time.Time, heard []record, from netip.Addr) {
 				continue
 			}
 			ours := slices.ContainsFunc(c.records, func(own record) bool { return own.ident() == r.ident() })
-			// A name that is only wanted is taken if it has any records; one that we have is
+			// A name that we only probe is taken if it has any records; one that we have is
 			// contested by other data of a type that we have, too.
 			if !ours && (c.phase == probing && c.sent > 0 || c.phase != probing && slices.Contains(typesOf(c.records), r.typ)) {
 				clash = true
@@ -115,14 +114,14 @@ func (l *link) heardAnswers(now time.Time, heard []record, from netip.Addr) {
 		}
 		switch {
 		case !clash:
-			l.rescue(now, c, heard)
+			l.rescue(now, c, received)
 		case c.phase == probing && (same[fold(c.name)] || c.waits > 0) && !c.waitedOut(now):
-			// Later answers may be of the host alone, which do not say whose it is.
+			// Later answers may be about the host alone, without the cluster ID.
 			c.wait(now)
 		case c.phase == probing:
 			l.rename(now, c)
 		default:
-			// Section 9: both begin again, and who comes second there gives in.
+			// Section 9: both begin again with probes, which decide who keeps the name.
 			c.phase, c.sent, c.due = probing, 0, now.Add(l.conflict(now))
 			for _, r := range slices.Concat(c.records, c.shared) {
 				delete(l.queue, r.ident())
@@ -131,22 +130,22 @@ func (l *link) heardAnswers(now time.Time, heard []record, from netip.Addr) {
 	}
 }
 
-// sameCluster returns the names of ours that another responder has for a service with
-// our cluster ID: this cluster itself, from another node or before a restart, with
-// other addresses or another revision. Names are folded.
-func (l *link) sameCluster(heard []record) map[name]bool {
+// sameCluster returns those of our names, folded, that another responder has for a service with our
+// cluster ID: this cluster itself, on another node or before a restart, with other addresses or
+// another revision.
+func (l *link) sameCluster(received []record) map[name]bool {
 	out := map[name]bool{}
 	for _, c := range l.claims {
 		if c.service == nil {
 			continue
 		}
-		n, heard := fold(c.name), heard
+		n, received := fold(c.name), received
 		for _, typ := range []uint16{dns.TypeTXT, dns.TypeSRV} {
 			for _, e := range l.cache.sets[key{n, typ}] {
-				heard = append(slices.Clip(heard), e.record)
+				received = append(slices.Clip(received), e.record)
 			}
 		}
-		for _, r := range heard {
+		for _, r := range received {
 			if r.typ != dns.TypeTXT || fold(r.name) != n {
 				continue
 			}
@@ -154,7 +153,7 @@ func (l *link) sameCluster(heard []record) map[name]bool {
 				out[n] = true
 			}
 		}
-		for _, r := range heard {
+		for _, r := range received {
 			if out[n] && r.typ == dns.TypeSRV && fold(r.name) == n {
 				out[fold(r.target())] = true
 			}
@@ -163,7 +162,7 @@ func (l *link) sameCluster(heard []record) map[name]bool {
 	return out
 }
 
-// rename gives a claim the next name and lets it begin again.
+// rename gives a claim the next name, and restarts it.
 func (l *link) rename(now time.Time, c *claim) {
 	from := c.label
 	for ok := true; ok; ok = l.taken(c) {
@@ -182,14 +181,14 @@ func (l *link) rename(now time.Time, c *claim) {
 	l.prune()
 }
 
-// rescue announces records of ours that another says with less than half their TTL,
-// or goodbye to (section 6.6).
-func (l *link) rescue(now time.Time, c *claim, heard []record) {
+// rescue announces records of ours that another host sent with less than half their TTL, or with a
+// goodbye (section 6.6).
+func (l *link) rescue(now time.Time, c *claim, received []record) {
 	if c.phase == probing {
 		return
 	}
 	for _, own := range slices.Concat(c.records, c.shared) {
-		for _, r := range heard {
+		for _, r := range received {
 			if r.ttl < own.ttl/2 && r.ident() == own.ident() {
 				l.enqueue(own, now, now, repeatGap)
 			}

@@ -6,21 +6,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A crowd is a cache that has no room for another, or packets that were too many to be
-// read. Then it is asked who is there, as if nobody was known, and who does not answer
-// loses its place. So a flood from addresses that nobody has keeps out others no longer
-// than it lasts, and those that it kept out are asked for.
+// A crowd is a full cache, or more packets than are read. Then this host asks for all instances,
+// without known answers, and those that do not answer lose their place. So a flood from forged
+// addresses keeps out others only while it lasts, and those that it kept out are found afterwards.
 type crowd struct {
-	// since is when it was asked last, until is when they have to have answered: zero if
-	// that is over.
+	// since is when it last asked, and until when answers are due; zero if that is over.
 	since, until time.Time
-	// again says that there was no room since then, or too much was said.
+	// again means that since then the cache was full, or packets were not read.
 	again bool
-	// deaf says that too much was said to hear everyone: silence proves nothing.
+	// deaf means that packets were not read, so that a missing answer proves nothing.
 	deaf bool
 }
 
-// next returns when there is something to do, zero if there is not.
+// next returns when something is due; zero if nothing is.
 func (c crowd) next() time.Time {
 	if c.until.IsZero() && c.again {
 		return c.since.Add(crowdGap)
@@ -28,7 +26,7 @@ func (c crowd) next() time.Time {
 	return c.until
 }
 
-// noRoom is told when something was dropped.
+// noRoom records that something was dropped.
 func (l *link) noRoom(now time.Time, deaf bool) {
 	l.crowd.again, l.crowd.deaf = true, l.crowd.deaf || deaf
 	if l.crowd.until.IsZero() && now.Sub(l.crowd.since) >= crowdGap {
@@ -36,7 +34,7 @@ func (l *link) noRoom(now time.Time, deaf bool) {
 	}
 }
 
-// thin does what is due of a crowd.
+// thin does what is due for a crowd.
 func (l *link) thin(now time.Time) {
 	c := &l.crowd
 	if at := c.next(); at.IsZero() || at.After(now) {
@@ -59,7 +57,7 @@ func (l *link) thin(now time.Time) {
 	}
 }
 
-// askWhoIsThere begins to ask for all instances from the beginning (RFC 6762 section 5.2).
+// askWhoIsThere restarts the queries for all instances (RFC 6762 section 5.2).
 func (l *link) askWhoIsThere(now time.Time) {
 	if len(l.browsed) == 0 {
 		l.crowd = crowd{}

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// echoes knows packets that this process sent when they come back: from the own
-// host, as is needed where processes share the port, or from another interface that
-// is on the same network. Addresses would not tell, since others on this host have
-// the same.
+// echoes recognises packets that this process sent when they come back: from this host, as is
+// needed if processes share the port, or through another interface on the same network. Addresses
+// do not suffice, since other processes on this host have the same.
 //
-// It is a set of what was sent, not of who sends: a question that another asks with
-// the same bytes is another packet, and heard.
+// It is a set of sent packets: another host's question with the same bytes is another packet, and
+// is read.
 type echoes struct {
 	seed maphash.Seed
 	sent map[uint64][]echo
@@ -24,13 +23,13 @@ type echoes struct {
 type echo struct {
 	link string
 	at   time.Time
-	// left is how often it is still to come back on its link.
+	// left is how often it can still come back on its link.
 	left int
-	// mine says that nobody else says the same: it has records of ours.
+	// mine means that no other host sends the same: it has records of ours.
 	mine bool
 }
 
-// maxEchoes is the most packets that are remembered.
+// maxEchoes is how many packets are remembered.
 const maxEchoes = 1024
 
 func newEchoes() *echoes {
@@ -60,7 +59,7 @@ func (e *echoes) drop() {
 	}
 }
 
-// own says whether a packet that came in is one that this process sent.
+// own reports whether a received packet is one that this process sent.
 func (e *echoes) own(now time.Time, link string, b []byte) bool {
 	if len(e.order) == 0 {
 		return false

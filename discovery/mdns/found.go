@@ -12,10 +12,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// look returns the clusters that the link knows, by instance, without those that it publishes
-// itself, and apart from them what imitates what is published here. Its own are known by
-// their ID, as another process on this host has the same addresses.
-func (l *link) look() (out, imitations []discovery.Found) {
+// collect returns the clusters that the link found, by instance, without those that it publishes
+// itself, and separately those that imitate them. Its own are recognised by their ID, as another
+// process on this host has the same addresses.
+func (l *link) collect() (out, imitations []discovery.Found) {
 	for _, p := range l.cache.sets[key{fold(serviceName), dns.TypePTR}] {
 		instance, parent := p.target().first()
 		if fold(parent) != fold(serviceName) {
@@ -40,8 +40,8 @@ func (l *link) look() (out, imitations []discovery.Found) {
 	return out, imitations
 }
 
-// resolve returns what is known of an instance: it has no endpoints as long as that is
-// not all. It fails for one that is no cluster.
+// resolve returns what is known about an instance, without endpoints until everything is. It
+// returns false for one that is not a cluster.
 func (l *link) resolve(p *entry, instance string) (discovery.Found, bool) {
 	f := discovery.Found{Where: l.name, Seen: p.received, Until: p.until}
 	if f.Instance = peering.Text(instance, discovery.MaxLabel); f.Instance != instance {
@@ -61,7 +61,7 @@ func (l *link) resolve(p *entry, instance string) (discovery.Found, bool) {
 	}
 	used(text)
 	used(where)
-	f.Endpoints, f.From = l.endpoints(where), slices.Clone(where.said)
+	f.Endpoints, f.From = l.endpoints(where), slices.Clone(where.senders)
 	f.Automatic = slices.ContainsFunc(l.cache.sets[key{fold(automatic), dns.TypePTR}], func(e *entry) bool {
 		return fold(e.target()) == fold(p.target())
 	})
@@ -75,7 +75,7 @@ func (l *link) resolve(p *entry, instance string) (discovery.Found, bool) {
 	return f, true
 }
 
-// newest is the one of a set that counts, where there can be only one.
+// newest returns the entry that counts in a set that should have only one.
 func newest(set []*entry) *entry {
 	if len(set) == 0 {
 		return nil
@@ -88,9 +88,8 @@ func (l *link) hosts(srv *entry) []*entry {
 	return slices.Concat(l.cache.sets[key{n, dns.TypeA}], l.cache.sets[key{n, dns.TypeAAAA}])
 }
 
-// endpoints returns where an SRV record leads to: IPv4 first, and what is valid on
-// this interface only last, with its zone. What leads back to this host is left out. Of
-// more than there may be each of those who say them has some.
+// endpoints returns the endpoints of an SRV record: IPv4 first, and link-local ones last, with
+// their zone, without those of this host. Beyond the limit, each sender gets a share.
 func (l *link) endpoints(srv *entry) []string {
 	var all []discovery.Claim[netip.Addr]
 	for _, e := range l.hosts(srv) {
@@ -101,7 +100,7 @@ func (l *link) endpoints(srv *entry) []string {
 		if a.IsLinkLocalUnicast() && a.Is6() {
 			a = a.WithZone(l.name)
 		}
-		all = append(all, discovery.Claim[netip.Addr]{Of: a, From: e.said})
+		all = append(all, discovery.Claim[netip.Addr]{Of: a, From: e.senders})
 	}
 	rank := func(a netip.Addr) int {
 		switch {
@@ -133,7 +132,7 @@ func (l *link) endpoints(srv *entry) []string {
 	return out
 }
 
-// sameFound says whether two lists differ in no more than times.
+// sameFound reports whether two lists differ at most in times.
 func sameFound(a, b []discovery.Found) bool {
 	return slices.EqualFunc(a, b, func(a, b discovery.Found) bool {
 		return a.Instance == b.Instance && a.Text == b.Text && a.Automatic == b.Automatic && a.Where == b.Where &&

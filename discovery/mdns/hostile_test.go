@@ -136,7 +136,7 @@ func (h *host) bounded() string {
 		"records": {c.entries, maxEntries}, "bytes": {c.bytes, maxBytes}, "sources": {len(c.sources), maxEntries},
 		"sets": {len(c.sets), maxEntries}, "queries": {len(h.queries), 6*maxInstances + 2}, "wants": {len(h.wants), 40 * maxInstances},
 		"pending": {len(h.pending), maxPending}, "counted": {len(h.counted), maxPackets}, "queued": {len(h.queue), 64},
-		"echoes": {len(h.sent.order), maxEchoes}, "conflicts": {len(h.conflicts), conflictCount}, "said": {len(h.said), 64},
+		"echoes": {len(h.sent.order), maxEchoes}, "conflicts": {len(h.conflicts), conflictCount}, "sentAt": {len(h.sentAt), 64},
 	} {
 		if n[0] > n[1] {
 			return fmt.Sprintf("%d %s, more than %d", n[0], what, n[1])

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// An iface is a network interface as it is used here.
+// An iface is a network interface that is used here.
 type iface struct {
 	index int
 	name  string
@@ -17,8 +17,8 @@ type iface struct {
 	prefixes []netip.Prefix
 }
 
-// virtual are beginnings of names of interfaces that lead to containers, virtual
-// machines or tunnels: nobody there is a neighbour.
+// virtual returns prefixes of the names of interfaces to containers, virtual machines or tunnels,
+// where there are no neighbours.
 func virtual() []string {
 	return []string{
 		"docker", "veth", "cni", "flannel", "cali", "cilium", "lxc", "br-", "virbr", "vnet", "podman", "kube-", "weave",
@@ -26,14 +26,14 @@ func virtual() []string {
 	}
 }
 
-// DefaultInterface takes interfaces of a LAN: those whose names do not say that they
-// lead to containers, virtual machines or tunnels.
+// DefaultInterface selects interfaces of LANs: those whose names are not those of interfaces to
+// containers, virtual machines or tunnels.
 func DefaultInterface(name string) bool {
 	return !slices.ContainsFunc(virtual(), func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// NamedInterfaces takes the interfaces of a list. A name that ends in * stands for all
-// that begin so. An empty list is [DefaultInterface].
+// NamedInterfaces selects the interfaces of a list. A trailing * matches any suffix. An empty list
+// means [DefaultInterface].
 func NamedInterfaces(list []string) func(name string) bool {
 	if len(list) == 0 {
 		return DefaultInterface
@@ -61,7 +61,7 @@ func listInterfaces(want func(name string) bool) ([]iface, error) {
 		}
 		list, err := i.Addrs()
 		if err != nil {
-			continue // it has just gone
+			continue // it was just removed
 		}
 		f := iface{index: i.Index, name: i.Name, mtu: i.MTU}
 		for _, a := range list {
@@ -79,7 +79,7 @@ func listInterfaces(want func(name string) bool) ([]iface, error) {
 	return out[:min(len(out), maxInterfaces)], nil
 }
 
-// available are the families that the interface has addresses of.
+// available returns the families of which the interface has addresses.
 func (f iface) available() family {
 	var out family
 	for _, p := range f.prefixes {
@@ -88,8 +88,8 @@ func (f iface) available() family {
 	return out
 }
 
-// published are what is published of the interface: of IPv6, link-local ones are left
-// out if there are others.
+// published returns the addresses to publish: without IPv6 link-local ones if there are other IPv6
+// addresses.
 func (f iface) published() []netip.Addr {
 	var out, local []netip.Addr
 	for _, p := range f.prefixes {
@@ -107,13 +107,13 @@ func (f iface) published() []netip.Addr {
 	return out
 }
 
-// room is the most bytes of a packet that fits the interface (RFC 6762 section 17).
+// room is how many bytes of payload fit a packet of the interface (RFC 6762 section 17).
 func (f iface) room() int { return max(min(f.mtu, maxPacket), 576) - headersIP }
 
-// onLink says whether a packet is from a neighbour (RFC 6762 section 11). What was
-// sent to the group is, whatever its source: routers do not forward it, and networks
-// with several prefixes on one link need it. What was sent to an address of this host
-// may have come from anywhere, unless its source is of a prefix of the interface.
+// onLink reports whether a packet is from a neighbour (RFC 6762 section 11). A packet to the group
+// is, whatever its source: routers do not forward it, and links with several prefixes need it. A
+// packet to an address of this host may be from anywhere, unless its source is in a prefix of the
+// interface.
 func (f iface) onLink(from netip.Addr, multicast bool) bool {
 	if multicast || from.IsLinkLocalUnicast() {
 		return true

@@ -242,7 +242,7 @@ func (p *process) line(n int, pattern string) (time.Time, int) {
 		select {
 		case <-p.more:
 		case <-end:
-			p.t.Fatalf("after 30 s %s has not said %q", strings.Join(p.cmd.Args, " "), pattern)
+			p.t.Fatalf("after 30 s %s has not printed %q", strings.Join(p.cmd.Args, " "), pattern)
 		}
 	}
 }
@@ -305,7 +305,7 @@ func TestAvahiFindsWhatWePublish(t *testing.T) {
 			t.Errorf("avahi resolves our host to %q", got)
 		}
 	}
-	// A change is told to those who know us, and a goodbye is heard.
+	// A change is announced to avahi, and it handles a goodbye.
 	ours.Port = 7444
 	if err := r.Publish([]discovery.Service{ours}); err != nil {
 		t.Fatal(err)
@@ -375,7 +375,7 @@ func TestAnAvahiThatIsKilledIsForgotten(t *testing.T) {
 	until(t, r, "home", finds("home"))
 	a.daemon.end(os.Kill)
 	killed := time.Now()
-	// It has never heard of it, so it asks.
+	// It does not know it, so it asks.
 	other := s.avahi(3, "another")
 	for _, family := range []string{"-4", "-6"} {
 		other.start("avahi-resolve", family, "-n", "stranger.local")

@@ -37,7 +37,7 @@ type lan struct {
 type host struct {
 	*link
 	addr netip.Addr
-	// due is what next said last.
+	// due is what next last returned.
 	due time.Time
 }
 
@@ -223,7 +223,7 @@ func addrs(list ...string) []netip.Addr {
 
 // found returns what is found now.
 func (l *link) found() []discovery.Found {
-	out, _ := l.look()
+	out, _ := l.collect()
 	return out
 }
 

@@ -26,28 +26,27 @@ func familyOf(a netip.Addr) family {
 	return ipv6Family
 }
 
-// A packet is to be sent.
+// A packet is a packet to send.
 type packet struct {
-	// to is where; if it is not valid, to all, in each family of the link.
+	// to is its destination; if invalid, the groups of all families of the link.
 	to   netip.AddrPort
 	data []byte
 }
 
 // A link is Multicast DNS on one network interface, in one or both families.
 //
-// It is a value machine: receive, publish, browse, setAddresses and tick take the time
-// and return nothing; packets is what is to be sent after each of them, next when to
-// call tick.
+// It is a state machine without I/O: receive, publish, browse, setAddresses and tick take the time
+// and return nothing; after each of them, packets returns what to send, and next when to call tick.
 type link struct {
 	name     string
 	families family
-	// payload is the most bytes of a packet that is sent.
+	// payload bounds the packets that are sent.
 	payload int
 	rand    *rand.Rand
-	// shared says that other processes have the port too. Packets to this host's address
-	// may reach one of them, so none are asked for (RFC 6762 section 15.1).
+	// shared means that other processes have the port, too. Unicast packets to this host may reach
+	// one of them, so unicast responses are not requested (RFC 6762 section 15.1).
 	shared bool
-	// sent is what this process sent lately, on all of its links.
+	// sent has the packets that this process recently sent, on all of its links.
 	sent *echoes
 
 	now           time.Time
@@ -58,53 +57,53 @@ type link struct {
 	conflicts     []time.Time
 	throttled     bool
 	renames       []rename
-	// imitations is since when others announce instances with our ID.
+	// imitations is when instances with our ID were first received.
 	imitations map[string]time.Time
-	// gone is what the next goodbye says.
+	// gone are the records of the next goodbye.
 	gone []record
-	// said is when records of ours were multicast.
-	said    map[ident]time.Time
+	// sentAt is when records of ours were last multicast.
+	sentAt  map[ident]time.Time
 	pending []*pending
 	queue   map[ident]*queued
 
 	browsed []name
-	// wants is what is asked for, or known and asked for again.
+	// wants are the keys that this link needs, whether or not they are known.
 	wants   map[key]name
 	queries map[key]*query
-	// asks is not after the time at which a query is due.
+	// asks is no later than the time at which the next query is due.
 	asks  deadline
 	cache cache
 	crowd crowd
 
-	// second is when it began to count what was heard, of one and of all, and what was sent
-	// to single addresses.
-	second  time.Time
-	counted map[netip.Addr]load
-	heard   load
-	direct  int
+	// second is when it began to count the received packets, of one source and of all, and the sent
+	// unicast packets.
+	second   time.Time
+	counted  map[netip.Addr]load
+	received load
+	direct   int
 
-	// dirty says that found may have changed.
+	// dirty means that the found clusters may have changed.
 	dirty bool
 	out   []packet
 	stats Stats
 }
 
-// Stats counts what a link did not take.
+// Stats counts what a link dropped.
 type Stats struct {
-	// Dropped are packets that were too many, too large or unreadable,
+	// Dropped are packets that were too many, too large or malformed,
 	Dropped uint64
-	// Malformed are records in others.
+	// Malformed are malformed records in other packets.
 	Malformed uint64
 	// Refused are records for which the cache had no room.
 	Refused uint64
-	// Conflicts is how often another had, or wanted, a name of ours.
+	// Conflicts is how often another host had, or probed, a name of ours.
 	Conflicts uint64
 }
 
 func newLink(name string, families family, payload int, r *rand.Rand, sent *echoes) *link {
 	return &link{
 		name: name, families: families, payload: payload, rand: r, sent: sent,
-		said: map[ident]time.Time{}, queue: map[ident]*queued{}, queries: map[key]*query{}, cache: newCache(),
+		sentAt: map[ident]time.Time{}, queue: map[ident]*queued{}, queries: map[key]*query{}, cache: newCache(),
 		counted: map[netip.Addr]load{}, imitations: map[string]time.Time{},
 	}
 }
@@ -116,7 +115,7 @@ func (l *link) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(l.rand.Int64N(int64(high-low+1)))
 }
 
-// setAddresses says what addresses the interface has.
+// setAddresses sets the addresses of the interface.
 func (l *link) setAddresses(now time.Time, list []netip.Addr) {
 	l.now = now
 	if slices.Equal(l.addresses, list) {
@@ -126,8 +125,7 @@ func (l *link) setAddresses(now time.Time, list []netip.Addr) {
 	l.publish(now, l.services)
 }
 
-// receive takes a packet that was sent to the group or to this host, by one on the
-// link.
+// receive handles a packet from a host on the link, to the group or to this host.
 func (l *link) receive(now time.Time, b []byte, from netip.AddrPort, multicast bool) {
 	l.now = now
 	if l.sent.own(now, l.name, b) {
@@ -145,30 +143,30 @@ func (l *link) receive(now time.Time, b []byte, from netip.AddrPort, multicast b
 	l.stats.Malformed += uint64(m.malformed)
 	on := familyOf(from.Addr())
 	if m.response {
-		// Section 6: others are not of this protocol.
+		// Section 6: responses from other ports are not of this protocol.
 		if from.Port() == port {
-			l.heardResponse(now, m, from.Addr(), on, multicast)
+			l.receiveResponse(now, m, from.Addr(), on, multicast)
 		}
 		return
 	}
 	if len(m.proposed) > 0 {
-		l.heardProbe(now, m.proposed, from.Addr())
+		l.compareProbe(now, m.proposed, from.Addr())
 	}
 	if from.Port() == port && multicast {
-		l.heardQuestions(now, m, on)
-		l.cache.heardUnanswered(now, m)
+		l.suppressQuestions(now, m, on)
+		l.cache.countUnanswered(now, m)
 	}
-	l.heardQuery(now, m, from, multicast)
+	l.receiveQuery(now, m, from, multicast)
 	l.answer(now)
 }
 
-func (l *link) heardResponse(now time.Time, m message, from netip.Addr, on family, multicast bool) {
+func (l *link) receiveResponse(now time.Time, m message, from netip.Addr, on family, multicast bool) {
 	list := slices.Concat(m.answers, m.additional)
-	l.heardAnswers(now, list, from)
+	l.checkAnswers(now, list, from)
 	if multicast {
-		l.heardAnswer(m.answers, on)
+		l.suppressAnswers(m.answers, on)
 	}
-	// Instances come before where they are, so that one packet says all.
+	// Instances precede their SRV and address records, which are only then wanted.
 	order := []uint16{dns.TypePTR, dns.TypeSRV, dns.TypeTXT, dns.TypeA, dns.TypeAAAA}
 	changed := false
 	for _, typ := range order {
@@ -190,14 +188,14 @@ func (l *link) heardResponse(now time.Time, m message, from netip.Addr, on famil
 		}
 	}
 	if changed {
-		l.want(now)
+		l.updateQueries(now)
 	}
 }
 
-// A load is what came in a second.
+// A load counts what was received in a second.
 type load struct{ packets, records int }
 
-// admit bounds what is read in a second, of all and of one.
+// admit bounds what is read in a second, from all sources and from one.
 func (l *link) admit(now time.Time, from netip.Addr, b []byte) bool {
 	l.count(now)
 	records := recordsIn(b)
@@ -205,31 +203,31 @@ func (l *link) admit(now time.Time, from netip.Addr, b []byte) bool {
 	if one.packets > maxSourcePackets || one.records > maxSourceRecords {
 		return false
 	}
-	all := load{l.heard.packets + 1, l.heard.records + records}
-	if all.packets > maxPackets || all.records > maxRecordsHeard {
+	all := load{l.received.packets + 1, l.received.records + records}
+	if all.packets > maxPackets || all.records > maxRecordsRead {
 		l.noRoom(now, true)
 		return false
 	}
-	l.heard, l.counted[from] = all, one
+	l.received, l.counted[from] = all, one
 	return true
 }
 
 // count begins a new second.
 func (l *link) count(now time.Time) {
 	if now.Sub(l.second) >= time.Second {
-		l.second, l.heard, l.direct = now, load{}, 0
+		l.second, l.received, l.direct = now, load{}, 0
 		clear(l.counted)
 	}
 }
 
-// tick does what is due.
+// tick does everything that is due.
 func (l *link) tick(now time.Time) {
 	l.now = now
 	l.confirm(now)
 	l.thin(now)
 	if l.cache.expire(now, func(key) bool { return true }) {
 		l.dirty = true
-		l.want(now)
+		l.updateQueries(now)
 	}
 	l.probe(now)
 	l.announce(now)
@@ -238,8 +236,8 @@ func (l *link) tick(now time.Time) {
 	l.reckon()
 }
 
-// reckon finds out when the next entry and the next query are due. Only tick does: whatever
-// packets come, none makes it look at all.
+// reckon computes when the next entry and the next query are due. Only tick calls it, so that no
+// packet causes a scan of all of them.
 func (l *link) reckon() {
 	l.cache.due, l.asks = deadline{}, deadline{}
 	for _, q := range l.queries {
@@ -254,8 +252,7 @@ func (l *link) reckon() {
 	}
 }
 
-// next returns when tick has something to do, or a little to find out that it has not; it
-// is zero if never.
+// next returns when to call tick, at which it may find that nothing is due; zero means never.
 func (l *link) next() time.Time {
 	var next deadline
 	for _, c := range l.claims {
@@ -273,7 +270,7 @@ func (l *link) next() time.Time {
 	return next.Time
 }
 
-// packets returns what is to be sent, once.
+// packets returns, once, the packets to send.
 func (l *link) packets() []packet {
 	out := l.out
 	l.out = nil
@@ -285,7 +282,7 @@ func (l *link) multicast(b []byte) {
 	l.out = append(l.out, packet{data: b})
 }
 
-// unicast is bounded: who asks in another's name makes us send to that one.
+// unicast sends to one address, within a limit: a forged query makes us send to its victim.
 func (l *link) unicast(now time.Time, to netip.AddrPort, b []byte) {
 	l.count(now)
 	if l.direct >= maxUnicast {

@@ -6,15 +6,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A name is a domain name in its wire form, without compression: labels of any
-// bytes, each behind its length, up to the empty one. It has no escapes, so dots,
-// spaces and UTF-8 in an instance's name need none (RFC 6762 section 16).
+// A name is a domain name in wire form, without compression: labels of any bytes, each after its
+// length, up to the empty one. It has no escapes, so dots, spaces and UTF-8 in an instance's name
+// need none (RFC 6762 section 16).
 type name string
 
-// maxName is the most bytes of a name (RFC 1035 section 3.1).
+// maxName bounds a name (RFC 1035 section 3.1).
 const maxName = 255
 
-// join puts labels in front of a name.
+// join prepends labels to a name.
 func join(n name, labels ...string) name {
 	var b strings.Builder
 	for _, l := range labels {
@@ -32,8 +32,8 @@ func (n name) first() (string, name) {
 	return string(n[1 : 1+n[0]]), n[1+n[0]:]
 }
 
-// fold returns what names of the same host have in common: ASCII letters are equal
-// in both cases, and nothing else is (section 16). A label's length is never a letter.
+// fold returns a name with ASCII letters in lower case, in which equal names are equal (section
+// 16). A label's length is never a letter.
 func fold[S ~string](n S) S {
 	var b []byte
 	for i := range len(n) {
@@ -50,8 +50,8 @@ func fold[S ~string](n S) S {
 	return S(b)
 }
 
-// unpackName reads the name at off, following compression, and returns where the
-// next field begins. Loops and pointers to nowhere are errors of the codec.
+// unpackName reads the name at off, following compression, and returns where the next field begins.
+// The codec refuses loops and invalid pointers.
 func unpackName(b []byte, off int) (name, int, error) {
 	s, next, err := dns.UnpackDomainName(b, off)
 	if err != nil {

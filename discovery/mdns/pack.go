@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A packer writes a packet, with names compressed wherever they stand (RFC 6762
-// section 18.14; the codec compresses none in SRV).
+// A packer writes a packet, with all names compressed (RFC 6762 section 18.14; the codec does not
+// compress those in SRV).
 type packer struct {
 	b     []byte
 	names map[name]int
@@ -39,7 +39,7 @@ func (p *packer) question(q question) bool {
 	})
 }
 
-// record writes r with what is left of its TTL.
+// record writes r with its remaining TTL.
 func (p *packer) record(section int, r record) bool {
 	return p.try(section, func() {
 		p.name(r.name)
@@ -60,7 +60,7 @@ func (p *packer) record(section int, r record) bool {
 	})
 }
 
-// splitName cuts data behind the name that it begins with.
+// splitName splits data after the name with which it begins.
 func splitName(s string) (name, string) {
 	n := 0
 	for n < len(s) && s[n] != 0 {
@@ -70,8 +70,8 @@ func splitName(s string) (name, string) {
 	return name(s[:n]), s[n:]
 }
 
-// try writes something, and takes it back if the packet is too large then. Alone, a
-// record may be as large as the largest packet (section 17).
+// try calls write, and undoes it if the packet is too large then. A single record may be as large
+// as the largest packet (section 17).
 func (p *packer) try(section int, write func()) bool {
 	before, alone := len(p.b), p.empty()
 	write()
@@ -119,8 +119,8 @@ func classOf(top bool) uint16 {
 	return dns.ClassINET
 }
 
-// packResponses returns packets with all of the answers, and with those of
-// additional that fit into them (section 17).
+// packResponses returns packets with all answers, and those additional records that fit into them
+// (section 17).
 func packResponses(limit int, answers, additional []record) [][]byte {
 	var out [][]byte
 	p := newPacker(limit)
@@ -141,9 +141,9 @@ func packResponses(limit int, answers, additional []record) [][]byte {
 	return out
 }
 
-// packQuery returns a query with the answers that are known (section 7.1), which go
-// on in further packets if they do not fit into the first (7.2). It takes as many of
-// the questions as fit into half a packet and returns how many those are.
+// packQuery returns a query with the known answers (section 7.1), which continue in further packets
+// if they do not fit into the first (7.2). It takes as many questions as fit into half a packet,
+// and returns how many those are.
 func packQuery(limit int, questions []question, known func(key) []record) ([][]byte, int) {
 	p := newPacker(limit)
 	asked := 0
@@ -168,8 +168,8 @@ func packQuery(limit int, questions []question, known func(key) []record) ([][]b
 	return append(out, p.bytes(0, 0)), asked
 }
 
-// packProbe returns probes for names: a question of type ANY for each, and the
-// records that are wanted there (section 8.1).
+// packProbes returns probes for names: a question of type ANY for each, and the proposed records
+// (section 8.1).
 func packProbes(limit int, names []*claim, unicast bool) [][]byte {
 	var out [][]byte
 	for len(names) > 0 {
@@ -200,5 +200,5 @@ func packProbes(limit int, names []*claim, unicast bool) [][]byte {
 	return out
 }
 
-// headersIP is what IPv6 and UDP add to a packet.
+// headersIP is the size of the IPv6 and UDP headers.
 const headersIP = 40 + 8

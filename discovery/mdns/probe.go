@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// probe sends what is due of probes (RFC 6762 section 8.1). Names that are due at the
-// same time share packets.
+// probe sends the probes that are due (RFC 6762 section 8.1). Names that are due at the same time
+// share packets.
 func (l *link) probe(now time.Time) {
 	var due []*claim
 	for _, c := range l.claims {
@@ -27,10 +27,10 @@ func (l *link) probe(now time.Time) {
 	}
 }
 
-// heardProbe compares another's probe with ours for the same name (section 8.2). The
-// one whose records come later wins; if it is not us, we wait and try again, and
-// find then that the other has the name. Equal ones are no conflict.
-func (l *link) heardProbe(now time.Time, proposed []record, from netip.Addr) {
+// compareProbe compares another host's probe with ours for the same name (section 8.2). The later
+// records win; if they are not ours, we wait and try again, and then find that the other has the
+// name. Equal ones do not conflict.
+func (l *link) compareProbe(now time.Time, proposed []record, from netip.Addr) {
 	for _, c := range l.claims {
 		if c.phase != probing || c.sent == 0 {
 			continue
@@ -43,18 +43,17 @@ func (l *link) heardProbe(now time.Time, proposed []record, from netip.Addr) {
 	}
 }
 
-// waitMax is how many times the wait for a name of this cluster's own doubles.
+// waitMax is how many times the pause doubles while another node of this cluster has the name.
 const waitMax = 6
 
-// waitPatience is after how long of waiting for a name it is changed: another node goes on
-// for a minute at most.
+// waitPatience is how long a claim waits for a name before it changes it: another node goes on for
+// a minute at most.
 const waitPatience = 10 * time.Minute
 
-// wait has a claim try again later, under the name that it has: first after a second,
-// then after twice that each time, up to about a minute. A name that the same cluster
-// has from another node is not taken, and becomes free. Nothing proves that it is the
-// same cluster: who pretends to be it has it called otherwise after a while, as anybody on
-// the LAN who answers all probes can.
+// wait makes a claim try again later under the same name: first after a second, then after twice
+// that each time, up to about a minute. A name that another node of this cluster has will become
+// free. That the other is of this cluster is not authenticated: an impostor can force a rename
+// after a while, as can any host on the LAN that answers all probes.
 func (c *claim) wait(now time.Time) {
 	if c.waiting.IsZero() {
 		c.waiting = now
@@ -63,23 +62,23 @@ func (c *claim) wait(now time.Time) {
 	c.waits++
 }
 
-// waitedOut says whether a claim waited for as long as it takes to hand a name over.
+// waitedOut reports whether a claim has waited for longer than a handover takes.
 func (c *claim) waitedOut(now time.Time) bool {
 	return !c.waiting.IsZero() && now.Sub(c.waiting) >= waitPatience
 }
 
-// released has a claim that waits try again: the other said goodbye.
+// released makes a waiting claim try again, after the other's goodbye.
 func (c *claim) released(now time.Time) {
 	if c.phase == probing && c.waits > 0 {
 		c.due, c.waits = earlier(c.due, now.Add(probeDelay)), 1
 	}
 }
 
-// conflict is counted; it returns how long to wait before the next try (section
-// 8.1): many in a short time are an error, or an attack.
+// conflict counts a conflict, and returns the pause before the next try (section 8.1): many in a
+// short time are an error, or an attack.
 func (l *link) conflict(now time.Time) time.Duration {
 	l.conflicts = slices.DeleteFunc(l.conflicts, func(t time.Time) bool { return now.Sub(t) > conflictWindow })
-	// Once there were as many, it stays slow until there are none.
+	// Once the limit is reached, it stays slow until there are no conflicts.
 	l.throttled = l.throttled && len(l.conflicts) > 0 || len(l.conflicts) >= conflictCount-1
 	l.conflicts = append(l.conflicts, now)
 	l.conflicts = l.conflicts[max(0, len(l.conflicts)-conflictCount):]

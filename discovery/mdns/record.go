@@ -11,14 +11,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A key is what a question asks for: a name, folded, and a type. The class is
-// always IN.
+// A key is the name, folded, and the type of a question or record. The class is always IN.
 type key struct {
 	name name
 	typ  uint16
 }
 
-// An ident is what makes a record another one than the next: all but its TTL.
+// An ident identifies a record: it has everything but its TTL.
 type ident struct {
 	key
 	data string
@@ -28,11 +27,11 @@ type ident struct {
 type record struct {
 	name name
 	typ  uint16
-	// flush is the cache-flush bit (RFC 6762 section 10.2): the record is unique, and
-	// whoever sends it has all of that name and type.
+	// flush is the cache-flush bit (RFC 6762 section 10.2): the record is unique, and its sender
+	// has all records of that name and type.
 	flush bool
 	ttl   time.Duration
-	// data is the wire form, names without compression and as they were written.
+	// data is in wire form, with names uncompressed and in their original case.
 	data string
 }
 
@@ -49,7 +48,7 @@ func (r record) ident() ident {
 	return ident{r.key(), data}
 }
 
-// size is what the record costs in a cache.
+// size is how much the record counts in a cache.
 func (r record) size() int { return len(r.name) + len(r.data) }
 
 func ptr(from, to name) record {
@@ -57,12 +56,12 @@ func ptr(from, to name) record {
 }
 
 func srv(n, target name, port uint16) record {
-	// Priority and weight are 0: there is one host.
+	// Priority and weight are 0, as there is one host.
 	data := string(binary.BigEndian.AppendUint16(make([]byte, 4), port)) + string(target)
 	return record{name: n, typ: dns.TypeSRV, flush: true, ttl: ttlHost, data: data}
 }
 
-// txt of no strings is one of no bytes (RFC 6763 section 6.1).
+// A TXT record without strings has one empty string (RFC 6763 section 6.1).
 func txt(n name, list []string) record {
 	var b strings.Builder
 	for _, s := range list {
@@ -84,8 +83,8 @@ func address(n name, a netip.Addr) record {
 	return r
 }
 
-// nsec says that a name has these types and no others, in the limited form of
-// section 6.1: one block, and the next name is the name itself.
+// nsec returns the record that a name has these types and no others, in the limited form of section
+// 6.1: one block, and the next name is the name itself.
 func nsec(n name, ttl time.Duration, types []uint16) record {
 	var bits [32]byte
 	last := 0
@@ -126,7 +125,7 @@ func (r record) texts() []string {
 	return out
 }
 
-// checkData says whether data without a name is fit for a type that this package looks into.
+// checkData reports whether data without a name is valid for a type that this package reads.
 func checkData(typ uint16, data string) bool {
 	switch typ {
 	case dns.TypeA:
@@ -143,8 +142,8 @@ func checkData(typ uint16, data string) bool {
 	return true
 }
 
-// compareSets compares two sets of records in the order of section 8.2: by type,
-// then by data as bytes, the first difference decides, and a set that goes on is
+// compareSets compares two sets of records in the order of section 8.2: by type, then by data as
+// bytes; the first difference decides, and of two sets with a common beginning the longer one is
 // later. All are of class IN.
 func compareSets(a, b []record) int {
 	order := func(a, b record) int {

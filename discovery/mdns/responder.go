@@ -19,8 +19,8 @@ import (
 
 // Config is what a [Responder] needs.
 type Config struct {
-	// Interface says whether an interface is used; nil is [DefaultInterface]. Whatever it
-	// says, one has to be up, able to multicast and not the loopback.
+	// Interface selects interfaces by name; nil means [DefaultInterface]. In any case they have to
+	// be up, able to multicast and not the loopback.
 	Interface func(name string) bool
 	Log       *slog.Logger
 }
@@ -28,7 +28,7 @@ type Config struct {
 // A Responder publishes services on the LANs of this host, and finds those of others.
 type Responder struct {
 	cfg Config
-	// changed is of what was found, and wake tells Run that services changed.
+	// changed is notified when the found clusters change, and wake, for Run, when the services do.
 	changed, wake notify.Channel
 
 	mu       sync.Mutex
@@ -40,21 +40,21 @@ type Responder struct {
 }
 
 const (
-	// lookEvery is how often interfaces are looked at without a cause,
-	lookEvery = 30 * time.Second
-	// lookOften where the system does not tell of changes,
-	lookOften = 3 * time.Second
-	// lookAfter is the least time between two looks: containers that come and go make
-	// many changes.
-	lookAfter = time.Second
-	// shareEvery is the least time between two lists of what was found, which a flood would
-	// have made for each packet.
+	// listEvery is how often interfaces are listed without a change,
+	listEvery = 30 * time.Second
+	// listOften how often if the system does not report changes,
+	listOften = 3 * time.Second
+	// listAfter is the shortest pause between two lists: containers that start and stop cause many
+	// changes.
+	listAfter = time.Second
+	// shareEvery is the shortest pause between two updates of the found clusters, which a flood
+	// would cause for each packet.
 	shareEvery = 100 * time.Millisecond
-	// readPause is how long reading waits after an error.
+	// readPause is the pause after a read error.
 	readPause = time.Second
 )
 
-// New returns a responder that does nothing yet.
+// New returns a responder that does nothing before Run.
 func New(cfg Config) *Responder {
 	if cfg.Interface == nil {
 		cfg.Interface = DefaultInterface
@@ -66,12 +66,11 @@ func New(cfg Config) *Responder {
 	}
 }
 
-// Publish replaces what is published, now or when Run begins. It fails for a service
-// that cannot be, and changes nothing then. A name that another has is changed:
-// [discovery.Rename].
+// Publish replaces the published services, now or when Run begins. If one of them is invalid, it
+// fails and changes nothing. A name that is taken is changed: see [discovery.Rename].
 func (r *Responder) Publish(services []discovery.Service) error {
 	if len(services) > MaxServices {
-		return fmt.Errorf("%d services, more than %d", len(services), MaxServices)
+		return fmt.Errorf("%d services; the limit is %d", len(services), MaxServices)
 	}
 	services = slices.Clone(services)
 	for i, s := range services {
@@ -87,8 +86,8 @@ func (r *Responder) Publish(services []discovery.Service) error {
 	return nil
 }
 
-// Found returns what others publish, of each interface in the order of their names. An
-// instance that two interfaces lead to is in it twice.
+// Found returns the clusters that others publish, sorted by interface. An instance that two
+// interfaces reach is listed twice.
 func (r *Responder) Found() []discovery.Found {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,19 +101,18 @@ func (r *Responder) Found() []discovery.Found {
 	return out
 }
 
-// Changed receives after what Found returns changed in more than times. Several
-// changes may be one.
+// Changed receives after the results of Found changed in more than times. Several changes may be
+// reported as one.
 func (r *Responder) Changed() <-chan struct{} { return r.changed }
 
-// Stats returns what was not taken, by interface.
+// Stats returns the counts of dropped packets and records, by interface.
 func (r *Responder) Stats() map[string]Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.stats)
 }
 
-// Conflicts returns which names of what is published, or cluster IDs, others announce, of
-// each interface in the order of their names.
+// Conflicts returns the published names, or cluster IDs, that others announce, sorted by interface.
 func (r *Responder) Conflicts() []Conflict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,14 +123,14 @@ func (r *Responder) Conflicts() []Conflict {
 	return out
 }
 
-// A run is what a running responder has.
+// A run is the state of a running responder.
 type run struct {
 	*Responder
 	sockets []*socket
 	links   map[int]*served
 	sent    *echoes
 	watched bool
-	// shared is when it was said last what was found.
+	// shared is when the found clusters were last updated.
 	shared time.Time
 }
 
@@ -140,14 +138,14 @@ type run struct {
 type served struct {
 	iface
 	*link
-	// joined are the families in which packets come and go.
+	// joined are the families in which it sends and receives.
 	joined family
 	// failed are those for which an error was logged.
 	failed family
 }
 
-// Run publishes and looks for others until ctx ends, and says goodbye then. It fails if
-// there is no socket in any family. Interfaces may come and go.
+// Run publishes and browses until ctx ends, and then sends goodbyes. It fails if it can open a
+// socket in neither family. Interfaces may come and go.
 func (r *Responder) Run(ctx context.Context) error {
 	v := &run{Responder: r, links: map[int]*served{}, sent: newEchoes()}
 	var errs []error
@@ -188,7 +186,7 @@ func (r *Responder) Run(ctx context.Context) error {
 
 // readAll reads until the socket closes.
 func (v *run) readAll(ctx context.Context, s *socket, in chan<- datagram) {
-	// One byte more than is read: a packet that is cut is one that is too large.
+	// One byte more than the limit, to recognise packets that are too large.
 	b := make([]byte, maxPacket+1)
 	for ctx.Err() == nil {
 		d, err := s.read(b)
@@ -208,22 +206,22 @@ func (v *run) readAll(ctx context.Context, s *socket, in chan<- datagram) {
 	}
 }
 
-// loop is the only one that touches links.
+// loop is the only goroutine that uses links.
 func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struct{}, lost <-chan error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var looked time.Time
-	look := time.Now()
+	var listed time.Time
+	list := time.Now()
 	for {
 		now := time.Now()
-		if !look.After(now) {
-			v.look(now)
-			looked, look = now, now.Add(lookEvery)
+		if !list.After(now) {
+			v.updateLinks(now)
+			listed, list = now, now.Add(listEvery)
 			if !v.watched {
-				look = now.Add(lookOften)
+				list = now.Add(listOften)
 			}
 		}
-		next := look
+		next := list
 		for _, s := range v.links {
 			if t := s.next(); !t.IsZero() && !t.After(now) {
 				s.tick(now)
@@ -240,10 +238,10 @@ func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struc
 			return
 		case <-timer.C:
 		case <-changes:
-			look = earlier(look, later(time.Now(), looked.Add(lookAfter)))
+			list = earlier(list, later(time.Now(), listed.Add(listAfter)))
 		case err := <-lost:
 			if lost = nil; ctx.Err() == nil {
-				v.cfg.Log.Debug("changes of interfaces are not told", "error", err)
+				v.cfg.Log.Debug("changes of interfaces are not reported", "error", err)
 				v.watched = false
 			}
 		case <-v.wake:
@@ -264,8 +262,8 @@ func (v *run) wanted() []discovery.Service {
 	return v.services
 }
 
-// look makes the links those of the interfaces that there are.
-func (v *run) look(now time.Time) {
+// updateLinks adds and removes links, so that they match the interfaces.
+func (v *run) updateLinks(now time.Time) {
 	list, err := listInterfaces(v.cfg.Interface)
 	if err != nil {
 		v.cfg.Log.Warn("list network interfaces", "error", err)
@@ -302,8 +300,8 @@ func (v *run) look(now time.Time) {
 	}
 }
 
-// join joins the groups of the families that an interface has, and leaves others. A
-// family that cannot be joined does not stop the other, and is tried again.
+// join joins the groups of the families that an interface has, and leaves others. If one family
+// fails, the other goes on, and the failed one is retried.
 func (v *run) join(s *served) {
 	for _, sock := range v.sockets {
 		f := sock.family
@@ -330,14 +328,14 @@ func (v *run) join(s *served) {
 func (v *run) leave(s *served) {
 	for _, sock := range v.sockets {
 		if s.joined&sock.family != 0 {
-			// The kernel may have done it with the interface.
+			// The kernel may have left it when the interface was removed.
 			_ = sock.leave(s.index)
 		}
 	}
 }
 
-// flush sends what a link wants to be sent. What does not go out is lost, as on the
-// way: the protocol repeats what matters.
+// flush sends the packets of a link. A send error is treated like packet loss: the protocol repeats
+// what matters.
 func (v *run) flush(s *served) {
 	for _, p := range s.packets() {
 		for _, sock := range v.sockets {
@@ -355,14 +353,14 @@ func (v *run) flush(s *served) {
 		}
 	}
 	for _, n := range s.renames {
-		v.cfg.Log.Info("another has the name", "interface", s.iface.name, "name", n.from, "newName", n.to)
+		v.cfg.Log.Info("the name is taken", "interface", s.iface.name, "name", n.from, "newName", n.to)
 	}
 	s.renames = nil
 }
 
-// share gives others what was found, and returns when to do so again at the latest.
+// share updates the results of Found, and returns when it has to be called again at the latest.
 func (v *run) share(now time.Time) time.Time {
-	again, dirty := now.Add(lookEvery), false
+	again, dirty := now.Add(listEvery), false
 	for _, s := range v.links {
 		dirty = dirty || s.dirty
 	}
@@ -380,7 +378,7 @@ func (v *run) share(now time.Time) time.Time {
 		if !s.dirty {
 			continue
 		}
-		found, imitations := s.look()
+		found, imitations := s.collect()
 		s.dirty = false
 		changed = changed || !sameFound(found, v.found[s.iface.name])
 		v.found[s.iface.name], v.stats[s.iface.name], v.conflicts[s.iface.name] = found, s.stats, s.contests(imitations)
@@ -403,7 +401,7 @@ func (v *run) forget(name string) {
 	}
 }
 
-// end says goodbye, and that nothing is known any more.
+// end sends goodbyes, and clears the results of Found.
 func (v *run) end() {
 	now := time.Now()
 	for _, s := range v.links {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// The groups of RFC 6762 section 3.
+// groupOf returns the group of a family (RFC 6762 section 3).
 func groupOf(f family) netip.Addr {
 	if f == ipv4Family {
 		return netip.AddrFrom4([4]byte{224, 0, 0, 251})
@@ -19,8 +19,8 @@ func groupOf(f family) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 15: 0xfb})
 }
 
-// A socket is the port in one family, for all interfaces. Others on this host may have
-// it, too (section 15): multicast reaches all of them.
+// A socket is the port in one family, for all interfaces. Other processes on this host may have it,
+// too (section 15): multicast reaches all of them.
 type socket struct {
 	family family
 	conn   net.PacketConn
@@ -28,7 +28,7 @@ type socket struct {
 	v6     *ipv6.PacketConn
 }
 
-// A datagram came in.
+// A datagram is a received packet.
 type datagram struct {
 	index     int
 	from      netip.AddrPort
@@ -47,8 +47,8 @@ func listen(ctx context.Context, f family) (*socket, error) {
 		return nil, err
 	}
 	s := &socket{family: f, conn: conn}
-	// 11: a TTL of 255, also to single addresses. 15: what is sent comes back, for the
-	// others on this host.
+	// Section 11: a TTL of 255, for unicast, too. Section 15: multicast loops back, for other
+	// processes on this host.
 	if f == ipv4Family {
 		s.v4 = ipv4.NewPacketConn(conn)
 		err = errors.Join(s.v4.SetMulticastTTL(255), s.v4.SetTTL(255), s.v4.SetMulticastLoopback(true),
@@ -80,7 +80,7 @@ func (s *socket) leave(index int) error {
 	return s.v6.LeaveGroup(i, group)
 }
 
-// read waits for a datagram; its data is in b.
+// read waits for a datagram, and reads its data into b.
 func (s *socket) read(b []byte) (datagram, error) {
 	var n, index int
 	var dst net.IP
@@ -109,7 +109,7 @@ func (s *socket) read(b []byte) (datagram, error) {
 	return datagram{index, from, dst.IsMulticast(), b[:n]}, nil
 }
 
-// send sends to one, or to the group if to is not valid, on an interface.
+// send sends to an address, or to the group if to is invalid, on an interface.
 func (s *socket) send(index int, to netip.AddrPort, b []byte) error {
 	if !to.IsValid() {
 		to = netip.AddrPortFrom(groupOf(s.family), port)

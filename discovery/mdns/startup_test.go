@@ -39,20 +39,20 @@ func TestProbesBeforeAnnouncing(t *testing.T) {
 			}
 		}
 	}
-	said := n.since(epoch, h, responseOf)
-	if len(said) != 3 {
-		t.Fatalf("%d announcements, want 3", len(said))
+	answers := n.since(epoch, h, responseOf)
+	if len(answers) != 3 {
+		t.Fatalf("%d announcements, want 3", len(answers))
 	}
 	for i, want := range []time.Duration{250 * time.Millisecond, time.Second, 2 * time.Second} {
 		before := sentProbes[2].at
 		if i > 0 {
-			before = said[i-1].at
+			before = answers[i-1].at
 		}
-		if d := said[i].at.Sub(before); d != want {
+		if d := answers[i].at.Sub(before); d != want {
 			t.Errorf("announcement %d after %v, want %v", i, d, want)
 		}
 	}
-	m := said[0]
+	m := answers[0]
 	if m.id != 0 || len(m.questions) != 0 || m.data[2] != 0x84 || m.data[3] != 0 {
 		t.Errorf("header % x", m.data[:12])
 	}
@@ -189,7 +189,7 @@ func TestManyConflictsSlowDown(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	h := n.cluster("office")
-	// Somebody answers for every name that is probed.
+	// Another host answers for every name that is probed.
 	tries := 0
 	for n.now.Before(epoch.Add(2 * time.Minute)) {
 		n.run(10 * time.Millisecond)
@@ -221,7 +221,7 @@ func TestConflictAfterAnnouncing(t *testing.T) {
 		n.cut[a] = true
 		n.run(time.Duration(20+seed) * time.Second)
 		if a.claims[1].label != "office" || b.claims[1].label != "office" {
-			t.Fatal("they heard each other")
+			t.Fatal("they received packets of each other")
 		}
 		// Two networks become one: the next answer shows it.
 		delete(n.cut, a)
@@ -261,11 +261,11 @@ func TestGoodbye(t *testing.T) {
 	n.forget()
 	b.publish(n.now, nil)
 	n.run(500 * time.Millisecond)
-	said := n.since(epoch, b, responseOf)
-	if len(said) != 1 {
-		t.Fatalf("%d packets say goodbye", len(said))
+	answers := n.since(epoch, b, responseOf)
+	if len(answers) != 1 {
+		t.Fatalf("%d packets with goodbyes", len(answers))
 	}
-	for _, r := range said[0].answers {
+	for _, r := range answers[0].answers {
 		if r.ttl != 0 || r.name == metaName {
 			t.Errorf("%s has a TTL of %v", r.name, r.ttl)
 		}

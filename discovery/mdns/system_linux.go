@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// sharePort lets other processes have the port at the same time (RFC 6762 section 15).
+// sharePort lets other processes use the port at the same time (RFC 6762 section 15).
 func sharePort(_, _ string, c syscall.RawConn) error {
 	var err error
 	control := func(fd uintptr) {
@@ -26,8 +26,8 @@ func sharePort(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// portShared says whether others on this host have the port, too: more sockets than
-// are ours. If that cannot be known, it is.
+// portShared reports whether other processes on this host have the port, too: whether there are
+// more sockets than ours. If that is unknown, it returns true.
 func portShared(ours int) bool {
 	n := 0
 	for _, file := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
@@ -40,7 +40,7 @@ func portShared(ours int) bool {
 	return n > ours
 }
 
-// countPort returns how many sockets of a table in /proc/net have the port.
+// countPort returns how many sockets in a table of /proc/net have the port.
 func countPort(table string) int {
 	n := 0
 	for line := range strings.Lines(table) {
@@ -51,7 +51,7 @@ func countPort(table string) int {
 	return n
 }
 
-// openWatch asks the kernel to tell when interfaces and addresses come, go or change.
+// openWatch subscribes to the kernel's notifications of changed interfaces and addresses.
 func openWatch() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -64,8 +64,8 @@ func openWatch() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "rtnetlink"), nil
 }
 
-// watch pokes changed whenever f tells something, until f closes. What it was does not
-// matter, nor do messages that were lost: the caller looks.
+// watch notifies changed at each message of f, until f closes. The content of messages, and lost
+// ones, do not matter: the caller lists the interfaces.
 func watch(f *os.File, changed notify.Channel) error {
 	b := make([]byte, 64<<10)
 	for {

@@ -69,8 +69,8 @@ func TestTheSameClusterTakesItsNameOver(t *testing.T) {
 	}
 }
 
-// Two nodes that both said different things, as after a link was cut, give way to each
-// other without another name.
+// Two nodes that announce different records, as after a link was cut, give way to each other
+// without another name.
 func TestTheSameClusterIsNotRenamedWhenLinksMeet(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
@@ -98,7 +98,7 @@ func TestTheSameClusterIsNotRenamedWhenLinksMeet(t *testing.T) {
 func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
-	n.delay = 1 // what is said first arrives first
+	n.delay = 1 // packets arrive in order
 	first, second, other := n.add(), n.add(), n.add()
 	other.browse(n.now, []mdnsName{serviceName, automatic})
 	first.publish(n.now, own("192.0.2.1"))
@@ -109,7 +109,7 @@ func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	for range 300 {
 		n.run(100 * time.Millisecond)
 		if got := names(other.found()); !slices.Equal(got, []string{"office"}) {
-			t.Fatalf("%s after the first said goodbye %q is found", n.now.Sub(epoch), got)
+			t.Fatalf("%s after the goodbye of the first %q is found", n.now.Sub(epoch), got)
 		}
 	}
 	if first.stats.Conflicts+second.stats.Conflicts != 0 {
@@ -147,7 +147,7 @@ func TestImpostorsAreReported(t *testing.T) {
 	n := newLAN(t)
 	squatter, cluster := n.add(), n.add()
 	told := func() []Conflict {
-		_, imitations := cluster.look()
+		_, imitations := cluster.collect()
 		return cluster.contests(imitations)
 	}
 	cluster.browse(n.now, []mdnsName{serviceName, automatic})

@@ -23,7 +23,7 @@ const (
 	bitClass = 1 << 15
 )
 
-// A question, as it was asked.
+// A question is a question of a query.
 type question struct {
 	name name
 	typ  uint16
@@ -33,7 +33,7 @@ type question struct {
 
 func (q question) key() key { return key{fold(q.name), q.typ} }
 
-// A message is a packet that was read.
+// A message is a decoded packet.
 type message struct {
 	id                uint16
 	response, more    bool
@@ -45,8 +45,8 @@ type message struct {
 
 var errIgnored = errors.New("opcode or code of an error")
 
-// recordsIn returns how many questions and records a packet has by its own account, and no
-// more than it has room for: it is charged with that before it is read.
+// recordsIn returns how many questions and records a packet announces, at most as many as fit into
+// it: they count against the limits before it is read.
 func recordsIn(b []byte) int {
 	n := 0
 	for at := 4; at < headerSize && len(b) >= headerSize; at += 2 {
@@ -56,9 +56,8 @@ func recordsIn(b []byte) int {
 	return max(0, min(n, maxRecords, (len(b)-headerSize)/least))
 }
 
-// unpack reads a packet. It fails for one that is not to be looked at. Records of
-// other classes and of malformed data are left out and counted: one of them does
-// not make the others wrong.
+// unpack decodes a packet. It fails for one to ignore. Records of other classes and malformed ones
+// are left out and counted, without an effect on the others.
 func unpack(b []byte) (message, error) {
 	if len(b) < headerSize || len(b) > maxPacket {
 		return message{}, fmt.Errorf("packet of %d bytes", len(b))
@@ -85,7 +84,7 @@ func unpack(b []byte) (message, error) {
 		}
 		typ, class := binary.BigEndian.Uint16(b[next:]), binary.BigEndian.Uint16(b[next+2:])
 		q := question{n, typ, class&bitClass != 0}
-		// To ask the same often is not to make us do more.
+		// Repeated questions must not make us do more.
 		if c := class &^ bitClass; (c == dns.ClassINET || c == dns.ClassANY) && !asked[q] {
 			asked[q] = true
 			m.questions = append(m.questions, q)
@@ -109,8 +108,8 @@ func unpack(b []byte) (message, error) {
 	return m, nil
 }
 
-// unpackRecord reads the record at off. It is not ok if it is of another class, or
-// its data is not what its type wants; an error makes all that follow unreadable.
+// unpackRecord reads the record at off. ok is false if it is of another class, or its data is
+// malformed; after an error, the rest of the packet cannot be read.
 func unpackRecord(b []byte, off int) (r record, ok bool, next int, err error) {
 	n, at, err := unpackName(b, off)
 	if err != nil {
@@ -154,8 +153,8 @@ func unpackData(b []byte, start, end int, typ uint16) (string, bool) {
 	return string(b[start:start+front]) + string(n) + string(b[next:end]), true
 }
 
-// nameAt returns how many bytes are before the name in the data of a type, or -1 if
-// there is none that may be compressed.
+// nameAt returns the offset of the name in the data of a type, or -1 if it has none that may be
+// compressed.
 func nameAt(typ uint16) int {
 	switch typ {
 	case dns.TypePTR, dns.TypeCNAME, dns.TypeNSEC:

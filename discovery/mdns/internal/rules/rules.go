@@ -1,6 +1,5 @@
-// Package rules holds packets that were captured against the rules of Multicast DNS
-// (RFC 6762). It judges whoever sent them, by what is on the wire alone, and shares no
-// code with what it judges.
+// Package rules checks captured packets against the rules of Multicast DNS (RFC 6762). It judges
+// any sender by its packets alone, and shares no code with package mdns.
 package rules
 
 import (
@@ -13,20 +12,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Packet is one that was captured, once, where all packets pass.
+// A Packet is a captured packet. Each is captured once, at a point that all packets pass.
 type Packet struct {
 	At time.Time
-	// Host is who sent it, in either family.
+	// Host is its sender, in either family.
 	Host string
-	// TTL is that of its IP header; 0 if it is not known.
+	// TTL is that of its IP header; 0 means unknown.
 	TTL      int
 	From, To netip.AddrPort
 	Data     []byte
 }
 
-// Slack is what times may differ by where programs and captures are real.
+// Slack is the tolerance for times, for real programs and captures.
 type Slack struct {
-	// Early is how much sooner something may come than it may, Late how much later.
+	// Early is how much too early, and Late how much too late, a packet may be.
 	Early, Late time.Duration
 }
 
@@ -34,7 +33,7 @@ type Slack struct {
 type Violation struct {
 	// Rule is a section of RFC 6762 and a word.
 	Rule string
-	// Host is who sent it from which address, After is when since the first packet.
+	// Host sent it from the address From, After since the first packet.
 	Host  string
 	From  netip.Addr
 	After time.Duration
@@ -49,35 +48,36 @@ const (
 	port = 5353
 	// bit is QU in a question, cache-flush in a record.
 	bit = 1 << 15
-	// announcing is how long after a name was probed, or a record first said, it is
-	// announced: at most eight times says section 8.3, and nobody here does more than four.
+	// announcing is how long after the probe of a name, or the first packet with a record, it may
+	// be announced: section 8.3 allows eight announcements, and no program here sends more than
+	// four.
 	announcing = 8 * time.Second
 )
 
-// A sender is what is known of one host in one family. Two programs on one host are one
-// sender, so they cannot be judged by this.
+// A sender is the state of one host in one family. Two programs on one host are one sender, so they
+// cannot be judged by this package.
 type sender struct {
 	host string
 	from netip.Addr
-	// probes are those of a name since it was last claimed, claimed is when its first
-	// announcement was.
+	// probes are those of a name since it was last claimed, and claimed is when it was first
+	// announced.
 	probes  map[string][]time.Time
 	claimed map[string]time.Time
-	// types are those of the unique records that a name has.
+	// types are those of a name's unique records.
 	types map[string]map[uint16]bool
 	// sets are the unique records of a name and type.
 	sets map[string]map[string]bool
-	// first is when a record was first said, said when last, by multicast.
-	first, said map[string]time.Time
-	// repeated is when a name was said again after it was claimed.
+	// first is when a record was first multicast, last when it last was.
+	first, last map[string]time.Time
+	// repeated is when a name was sent again after it was claimed.
 	repeated map[string]time.Time
-	// asked is when a question was asked first and last.
+	// askedFirst and asked are when a question was first and last asked.
 	askedFirst, asked map[string]time.Time
-	// news is when something was last announced that was not said before.
+	// news is when a new record was last announced.
 	news time.Time
 }
 
-// A query is a packet with questions and all known answers that belong to it.
+// A query is a packet with questions, and all known answers that belong to it.
 type query struct {
 	at    time.Time
 	host  string
@@ -93,18 +93,18 @@ type checker struct {
 	start   time.Time
 	senders map[place]*sender
 	queries []*query
-	// heard is each record that was multicast, by whom and when, with its TTL.
-	heard      map[string]heard
+	// multicast has each record that was multicast, with its sender, time and TTL.
+	multicast  map[string]multicast
 	violations []Violation
 }
 
-// A place is a host's end of one family.
+// A place is a host in one family.
 type place struct {
 	host string
 	ipv4 bool
 }
 
-type heard struct {
+type multicast struct {
 	host string
 	at   time.Time
 	rr   dns.RR
@@ -112,7 +112,7 @@ type heard struct {
 
 // Check returns all violations in a capture, which has to begin before its senders do.
 func Check(packets []Packet, slack Slack) []Violation {
-	c := &checker{slack: slack, senders: map[place]*sender{}, heard: map[string]heard{}}
+	c := &checker{slack: slack, senders: map[place]*sender{}, multicast: map[string]multicast{}}
 	for i, p := range packets {
 		if i == 0 {
 			c.start = p.At
@@ -128,7 +128,7 @@ func Check(packets []Packet, slack Slack) []Violation {
 			s = &sender{
 				host: p.Host, from: p.From.Addr(),
 				probes: map[string][]time.Time{}, claimed: map[string]time.Time{}, types: map[string]map[uint16]bool{},
-				first: map[string]time.Time{}, said: map[string]time.Time{}, repeated: map[string]time.Time{},
+				first: map[string]time.Time{}, last: map[string]time.Time{}, repeated: map[string]time.Time{},
 				sets: map[string]map[string]bool{}, askedFirst: map[string]time.Time{}, asked: map[string]time.Time{},
 			}
 			c.senders[at] = s
@@ -153,7 +153,7 @@ func (c *checker) fail(p Packet, rule, format string, args ...any) {
 	c.violations = append(c.violations, Violation{rule, p.Host, p.From.Addr(), p.At.Sub(c.start), fmt.Sprintf(format, args...)})
 }
 
-// form is what each packet has to have.
+// form checks the form of each packet.
 func (c *checker) form(p Packet, m *dns.Msg) {
 	if p.TTL != 0 && p.TTL != 255 && p.From.Port() == port {
 		c.fail(p, "11 TTL", "an IP TTL of %d", p.TTL)
@@ -180,7 +180,7 @@ func (c *checker) form(p Packet, m *dns.Msg) {
 	}
 }
 
-// key is what a question asks for.
+// key is the name and type of a question.
 func key(name string, typ uint16) string {
 	return fmt.Sprintf("%s %s", strings.ToLower(name), dns.Type(typ))
 }
@@ -192,8 +192,8 @@ func ident(rr dns.RR) string {
 	return strings.ToLower(rr.String())
 }
 
-// shared says whether others may have records of this name and type: those of types of
-// services. All others here are of one host or instance.
+// shared reports whether others may have records of this name and type, as for those of service
+// types. All others here belong to one host or instance.
 func shared(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypePTR && strings.HasPrefix(rr.Header().Name, "_")
 }
@@ -214,7 +214,7 @@ func (c *checker) query(p Packet, s *sender, m *dns.Msg, later []Packet) {
 		}
 	}
 	if len(m.Question) == 0 {
-		// More known answers of a query before.
+		// These are more known answers of an earlier query.
 		for _, q := range c.queries {
 			if q.more && q.from == p.From {
 				learn(q.known, m.Answer)
@@ -244,15 +244,15 @@ func (c *checker) query(p Packet, s *sender, m *dns.Msg, later []Packet) {
 		if _, ok := s.askedFirst[k]; !ok {
 			s.askedFirst[k] = p.At
 		}
-		for id, h := range c.heard {
+		for id, h := range c.multicast {
 			if h.host == p.Host || key(h.rr.Header().Name, h.rr.Header().Rrtype) != k || h.at.Before(s.askedFirst[k]) {
 				continue
 			}
-			// Within the last second it may not have been read yet, and at half its time it may
-			// be said or not.
+			// If it was sent within the last second it may not have been read yet, and at half its
+			// TTL both are allowed.
 			ttl, age := time.Duration(h.rr.Header().Ttl)*time.Second, p.At.Sub(h.at)
 			if _, ok := known[id]; !ok && age > time.Second && age < ttl/2-5*time.Second {
-				c.fail(p, "7.1 known answers", "%s is asked for without %s, which was said %v ago", k, h.rr, age)
+				c.fail(p, "7.1 known answers", "%s is asked for without %s, which was sent %v ago", k, h.rr, age)
 			}
 		}
 	}
@@ -264,7 +264,7 @@ func learn(known map[string]uint32, list []dns.RR) {
 	}
 }
 
-// known is all known answers of a query, also those in packets that follow it.
+// known returns all known answers of a query, including those in packets that follow it.
 func known(q *query, later []Packet) map[string]uint32 {
 	out := map[string]uint32{}
 	learn(out, q.msg.Answer)
@@ -299,12 +299,12 @@ func (c *checker) response(p Packet, s *sender, m *dns.Msg) {
 	if p.From.Port() != port {
 		c.fail(p, "6 port", "a response from port %d", p.From.Port())
 	}
-	// Announcements first: what a packet says is judged by all of it.
+	// Announcements come first: the rest of a packet depends on them.
 	all := slices.Concat(m.Answer, m.Extra)
 	for _, rr := range all {
 		c.claim(p, s, rr)
 		if s.first[ident(rr)].IsZero() || rr.Header().Ttl == 0 {
-			// A change is announced, with all that the name has (8.4).
+			// A change is announced with all records of the name (8.4).
 			s.news = p.At
 		}
 	}
@@ -322,7 +322,7 @@ func (c *checker) response(p Packet, s *sender, m *dns.Msg) {
 		id := ident(rr)
 		if rr.Header().Ttl == 0 {
 			c.goodbye(s, rr)
-			delete(c.heard, id)
+			delete(c.multicast, id)
 			continue
 		}
 		if s.first[id].IsZero() {
@@ -331,23 +331,23 @@ func (c *checker) response(p Packet, s *sender, m *dns.Msg) {
 		if !shared(rr) {
 			s.replace(rr, all)
 		}
-		s.said[id] = p.At
+		s.last[id] = p.At
 		if rr.Header().Rrtype != dns.TypeNSEC {
-			c.heard[id] = heard{p.Host, p.At, rr}
+			c.multicast[id] = multicast{p.Host, p.At, rr}
 		}
 		if !shared(rr) {
-			// What was said before under this name and type, and not now, is flushed.
-			for other, h := range c.heard {
+			// Earlier records of this name and type that are not in the packet are flushed.
+			for other, h := range c.multicast {
 				if h.host == p.Host && h.at.Before(p.At.Add(-time.Second)) && key(h.rr.Header().Name, h.rr.Header().Rrtype) == key(rr.Header().Name, rr.Header().Rrtype) {
-					delete(c.heard, other)
+					delete(c.multicast, other)
 				}
 			}
 		}
 	}
 }
 
-// replace forgets what was said under the name and type of a unique record, and is not in
-// the packet: to say it again is news.
+// replace forgets the records of the name and type of a unique record that are not in the packet:
+// sending one again is an announcement.
 func (s *sender) replace(rr dns.RR, all []dns.RR) {
 	k := key(rr.Header().Name, rr.Header().Rrtype)
 	if s.sets[k] == nil {
@@ -362,7 +362,7 @@ func (s *sender) replace(rr dns.RR, all []dns.RR) {
 	s.sets[k][ident(rr)] = true
 }
 
-// claim looks whether a name was probed before it is used, and what its records are like.
+// claim checks that a name was probed before it is used, and checks its records.
 func (c *checker) claim(p Packet, s *sender, rr dns.RR) {
 	h := rr.Header()
 	name := strings.ToLower(h.Name)
@@ -400,9 +400,9 @@ func (c *checker) claim(p Packet, s *sender, rr dns.RR) {
 	}
 }
 
-// repeat looks whether a record is said too often (section 6).
+// repeat checks that a record is not sent too often (section 6).
 func (c *checker) repeat(p Packet, s *sender, rr dns.RR) {
-	last, ok := s.said[ident(rr)]
+	last, ok := s.last[ident(rr)]
 	if !ok {
 		return
 	}
@@ -417,12 +417,11 @@ func (c *checker) repeat(p Packet, s *sender, rr dns.RR) {
 	}
 }
 
-// window is how long ago a question may be that is answered now: it waits for more known
-// answers for up to 500 ms (7.2), 120 ms to share a packet, and a second (6) if the record
-// was just said.
+// window is how old a question may be when it is answered: an answer waits up to 500 ms for more
+// known answers (7.2), 120 ms to share a packet, and a second (6) if the record was just sent.
 func (c *checker) window() time.Duration { return 1620*time.Millisecond + c.slack.Late }
 
-// asked looks whether somebody wanted to know what is said, and did not know it.
+// asked checks that a record answers a question, and was not among its known answers.
 func (c *checker) asked(p Packet, s *sender, rr dns.RR) {
 	id := ident(rr)
 	if p.At.Sub(s.news) < announcing {
@@ -432,7 +431,7 @@ func (c *checker) asked(p Packet, s *sender, rr dns.RR) {
 	knowing := 0
 	for _, q := range c.queries {
 		if !slices.ContainsFunc(q.msg.Question, func(k dns.Question) bool {
-			// NSEC says that there is nothing of the type (6.1).
+			// An NSEC says that there are no records of the type (6.1).
 			typ := rr.Header().Rrtype
 			return strings.EqualFold(k.Name, rr.Header().Name) && (k.Qtype == typ || k.Qtype == dns.TypeANY || typ == dns.TypeNSEC)
 		}) {
@@ -444,13 +443,13 @@ func (c *checker) asked(p Packet, s *sender, rr dns.RR) {
 		}
 		asking = append(asking, q)
 	}
-	// Somebody else said it with less than half of its time (6.6).
-	h, said := c.heard[id]
-	rescued := said && h.host != p.Host && p.At.Sub(h.at) < c.window() && h.rr.Header().Ttl < usual(rr)/2
+	// Another host sent it with less than half of its TTL (6.6).
+	h, ok := c.multicast[id]
+	rescued := ok && h.host != p.Host && p.At.Sub(h.at) < c.window() && h.rr.Header().Ttl < usual(rr)/2
 	switch {
 	case len(asking) > 0 || rescued:
 	case knowing > 0:
-		c.fail(p, "7.1 known answers", "%s is said to those who know it", rr)
+		c.fail(p, "7.1 known answers", "%s is sent to a host that knows it", rr)
 		return
 	default:
 		c.fail(p, "6 unasked", "%s", rr)
@@ -463,10 +462,10 @@ func (c *checker) asked(p Packet, s *sender, rr dns.RR) {
 	}
 }
 
-// goodbye forgets what was said. A name that has nothing left has to be probed again.
+// goodbye forgets a record. A name without records has to be probed again.
 func (c *checker) goodbye(s *sender, rr dns.RR) {
 	id, name := ident(rr), strings.ToLower(rr.Header().Name)
-	delete(s.said, id)
+	delete(s.last, id)
 	delete(s.first, id)
 	if !shared(rr) {
 		delete(s.types[name], rr.Header().Rrtype)
@@ -477,14 +476,14 @@ func (c *checker) goodbye(s *sender, rr dns.RR) {
 	}
 }
 
-// unicast looks at an answer to one address.
+// unicast checks an answer to one address.
 func (c *checker) unicast(p Packet, m *dns.Msg) {
 	i := slices.IndexFunc(c.queries, func(q *query) bool {
 		return q.from == p.To && q.msg.Id == m.Id && (p.To.Port() != port || !q.to.Addr().IsMulticast() ||
 			slices.ContainsFunc(q.msg.Question, func(k dns.Question) bool { return k.Qclass&bit != 0 }))
 	})
 	if i < 0 {
-		c.fail(p, "5.4 unicast", "to %s, who did not ask for it with ID %d", p.To, m.Id)
+		c.fail(p, "5.4 unicast", "to %s, which did not ask for it with ID %d", p.To, m.Id)
 		return
 	}
 	if p.To.Port() == port {
@@ -501,7 +500,7 @@ func (c *checker) unicast(p Packet, m *dns.Msg) {
 	}
 }
 
-// end looks for what did not come: the second announcement.
+// end checks that no second announcement is missing.
 func (c *checker) end(now time.Time) {
 	for _, s := range c.senders {
 		for name, at := range s.claimed {
