@@ -78,7 +78,7 @@ type election struct {
 	// home is the home gateway in use, peer the gateway of the peer that is used where this
 	// node carries.
 	home, peer string
-	// Claim is that of this node, which reaches the peer as well as it says since since. It is zero
+	// Claim is that of this node. Its Reach has been the same since since. It is zero
 	// on a node that is not a gateway.
 	probe.Claim
 	since time.Time

@@ -281,7 +281,7 @@ func TestSwitchesAreCountedWhileAPeerIsThere(t *testing.T) {
 	}
 }
 
-func TestAGatewayLeavesWhatAnotherCanCarry(t *testing.T) {
+func TestAGatewayLeavesPeersThatAnotherCanCarry(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	carries := election{home: "a", peer: "x", Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}, since: now.Add(-time.Hour)}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// While the table of nftables is gone, a packet from a tunnel is for an alias that nobody
-// translates. The node's default route leads to the network between the clusters: without the rule
-// for what comes out of the device, packets are seen there.
+// While the table of nftables is gone, a packet from a tunnel is for an alias that is not
+// translated. The node's default route leads to the network between the clusters: without the rule
+// for packets from the device, they are seen there.
 func TestUntranslatedPacketsEndOnTheNode(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")

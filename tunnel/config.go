@@ -12,7 +12,7 @@ import (
 )
 
 // RelayPort is the TCP port on which gateways relay the peer API of in-band peers: on their
-// overlay addresses for the peers, where it has to be the same for all who peer, and on their
+// overlay addresses for the peers, where it has to be the same in all clusters that peer, and on their
 // own for their cluster's agent.
 const RelayPort = 7448
 
@@ -23,7 +23,7 @@ type Config struct {
 	// ListenPort is the UDP port of the device, for all peers. Default 51820.
 	ListenPort int
 	// ProbePort is the UDP port, inside the tunnel only, where probes are
-	// answered. Default 7445. It must be the same for all who peer.
+	// answered. Default 7445. It must be the same in all clusters that peer.
 	ProbePort int
 	// MTU of the device, which no packet in a tunnel exceeds. Default: the most that any of the
 	// networks on the way to the peers allows, less 80 bytes, at least [probe.MinMTU]. What passes
@@ -43,7 +43,7 @@ type Config struct {
 // KeyStore keeps the private key of a node's device, which others know by its public one. Both are
 // called by one goroutine, which waits for them.
 type KeyStore interface {
-	// Load returns what was saved last, or nil.
+	// Load returns the key that was last saved, or nil.
 	Load() []byte
 	// Save has the key kept. The caller may change it afterwards. A key that cannot be kept is
 	// used all the same.

@@ -14,7 +14,7 @@ import (
 // long as one hangs no other is begun.
 type control struct {
 	device string
-	busy   chan struct{} // holds one token while an exchange runs
+	busy   chan struct{} // has one token while an exchange runs
 }
 
 func newControl(device string) *control {

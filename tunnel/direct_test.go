@@ -117,7 +117,7 @@ func TestDirectTunnelsAreBoundedAndShared(t *testing.T) {
 	})
 }
 
-func TestDirectMeterCountsWhatIsNew(t *testing.T) {
+func TestDirectMeterCountsNewBytesOnly(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	a, b, c := netip.MustParseAddr("198.18.1.0"), netip.MustParseAddr("198.18.2.0"), netip.MustParseAddr("198.18.3.0")
 	owner := map[netip.Addr]remote{a: {"c", "n"}, b: {"c", "n"}}
@@ -139,10 +139,10 @@ func TestAnnouncedPodsAreAcceptedForAWhileLonger(t *testing.T) {
 	now, pods := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 	var a announced
 	for _, step := range []struct {
-		at   time.Duration
-		told []netip.Prefix
-		want int
-		ends bool
+		at        time.Duration
+		announced []netip.Prefix
+		want      int
+		ends      bool
 	}{
 		{0, nil, 0, true},
 		{time.Second, pods, 1, false},
@@ -151,7 +151,7 @@ func TestAnnouncedPodsAreAcceptedForAWhileLonger(t *testing.T) {
 		{2*time.Second + directLeaves, nil, 0, true},
 		{time.Minute, pods, 1, false},
 	} {
-		if got, ends := a.next(now.Add(step.at), step.told); len(got) != step.want || ends != step.ends {
+		if got, ends := a.next(now.Add(step.at), step.announced); len(got) != step.want || ends != step.ends {
 			t.Errorf("after %v: %v, ends %v; want %d prefixes, %v", step.at, got, ends, step.want, step.ends)
 		}
 	}

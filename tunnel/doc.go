@@ -39,7 +39,7 @@
 //
 // Every node has one device. Some home nodes are gateways: they have tunnels to the gateways of
 // all peers. For each peer one of them is the carrier, which translates (docs/design/0023). The
-// other nodes send what is for the peer to the carrier over the same device, and get the answers
+// other nodes send packets for the peer to the carrier over the same device, and get the answers
 // back that way, so the CNI needs no configuration. The node of the pod decides about
 // exposure, because it sees both directions. Nodes with much traffic between them send it past
 // the carriers, and both translate then (docs/design/0025).

@@ -142,7 +142,7 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 }
 
 // A path that broke is tried elsewhere soon, for a moment each, and the peer is left where it was if
-// nothing comes of it.
+// that has no effect.
 func TestAPeerWhosePathBrokeIsTriedElsewhere(t *testing.T) {
 	direct, other, relay := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2"), netip.MustParseAddrPort("127.64.0.1:7")
 	roamed, none := netip.MustParseAddrPort("203.0.113.9:9"), netip.AddrPort{}

@@ -100,7 +100,7 @@ func (r *endsRig) single(n *rigNode) plan.Desired {
 
 // Probes inside the tunnels go from node to node. What they do not see, as the way from the peer's
 // gateway to its worker, is seen by those that take the way of pods' packets.
-func TestEndToEndProbesSeeWhatThoseOfTunnelsDoNot(t *testing.T) {
+func TestEndToEndProbesFindFaultsThatTunnelProbesMiss(t *testing.T) {
 	t.Parallel()
 	for _, aliases := range []string{"whole prefixes", "single addresses"} {
 		t.Run(aliases, func(t *testing.T) {

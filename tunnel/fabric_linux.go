@@ -62,7 +62,7 @@ type Fabric struct {
 	wrote     bool // the last pass changed WireGuard peers
 	// handshakes are the first ones that wait for an answer, again the timer of their next check.
 	handshakes handshakes
-	proofs     keyProofs       // of which cluster has which key
+	proofs     keyProofs       // which cluster has which key
 	trials     presharedTrials // of preshared keys
 	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
@@ -645,7 +645,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 		p.read(dev)
 	}
 	if err == nil && !f.wrote {
-		f.poke() // what was written is read back at once, but only once
+		f.poke() // read the written state back at once, but only once
 	}
 	f.wrote = true
 }

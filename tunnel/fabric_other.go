@@ -28,7 +28,7 @@ func (*Fabric) Status() Status { return Status{} }
 // Counters returns errUnsupported.
 func (*Fabric) Counters() (Counters, error) { return Counters{}, errUnsupported }
 
-// Changed never holds a token.
+// Changed never has a value.
 func (*Fabric) Changed() <-chan struct{} { return nil }
 
 // Leave does nothing.

@@ -24,7 +24,7 @@ func (r *rig) host(name, at, at6 string) (four, six netip.Addr) {
 // A host beside the nodes, which has no route to any pod or alias, is reached from a peer's pod
 // on the port that is open, in both families, and sees the node that carries the peer. So is what
 // listens on that node.
-func TestAHostThatIsNoPodIsReached(t *testing.T) {
+func TestAHostThatIsNotAPodIsReached(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")

@@ -170,15 +170,15 @@ func (p *natPair) withRelay() *natPair {
 // set gives each side the other as a peer, seen where it is seen besides where its router is.
 func (p *natPair) set(more ...netip.AddrPort) {
 	p.t.Helper()
-	tell := func(n, other *rigNode, public netip.Addr, relay netip.AddrPort, peer plan.Peer) {
+	setPeer := func(n, other *rigNode, public netip.Addr, relay netip.AddrPort, peer plan.Peer) {
 		peer.Gateways[0].Relay = relay
 		peer.Gateways[0].Observed = append([]netip.AddrPort{netip.AddrPortFrom(public, 51820)}, more...)
 		n.set(n.desired([]*rigNode{n}, peer))
 	}
 	p.a.key()
 	p.b.key()
-	tell(p.a, p.b, p.publicB, p.relayA, peering(p.b, "10.241.0.0/16", "10.242.0.0/16"))
-	tell(p.b, p.a, p.publicA, p.relayB, peering(p.a, "10.242.0.0/16", "10.241.0.0/16", openTo(p.b.podAddr)))
+	setPeer(p.a, p.b, p.publicB, p.relayA, peering(p.b, "10.241.0.0/16", "10.242.0.0/16"))
+	setPeer(p.b, p.a, p.publicA, p.relayB, peering(p.a, "10.242.0.0/16", "10.241.0.0/16", openTo(p.b.podAddr)))
 }
 
 // wantWay waits until packets get to the other side in a way, on both sides, and pass.

@@ -12,8 +12,8 @@ import (
 )
 
 // peerChanges compares the peers of the device with those planned and returns
-// what to configure, nothing if all fits. It touches only what the plan owns:
-// never an endpoint (see dialer), never a peer that fits.
+// the changes to configure. It touches only what the plan owns:
+// never an endpoint (see dialer), never a peer that is as planned.
 //
 // A prefix that moves from one peer to another is added to the new one, which
 // takes it from the old in one step; nothing is removed before. dial gives the

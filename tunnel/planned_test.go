@@ -7,7 +7,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-func TestAPlanIsMadeAgainOnlyIfWhatItIsMadeOfChanged(t *testing.T) {
+func TestAPlanIsMadeAgainOnlyIfItsInputChanged(t *testing.T) {
 	key := plan.PublicKey{7}
 	d := plan.Desired{ClusterID: "home", Node: "n", Nodes: []plan.Node{{Name: "n", Gateway: true}}}
 	observed := func(turn uint64) plan.Observed {

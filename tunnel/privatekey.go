@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// hidden is what the private key prints as.
+// hidden is printed instead of the private key.
 const hidden = "[redacted]"
 
 // privateKey is the device's private key. It leaves this package only for [Config.Keys].

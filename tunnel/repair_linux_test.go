@@ -215,7 +215,7 @@ func TestFabricRepairsItself(t *testing.T) {
 	}
 	for _, n := range []*rigNode{a, b} {
 		n.set(desired(n))
-		// What docs/upgrades.md has a node do when it starts: it has nothing of the fabric's then.
+		// docs/upgrades.md says what a node does when it starts: it has no state of the fabric then.
 		r.in(n.ns, "ip route add blackhole 10.240.0.0/14 metric 4000000000")
 	}
 	a.up()

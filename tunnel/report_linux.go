@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// report publishes the outcome of a pass.
+// report publishes the result of a pass.
 func (f *Fabric) report(p *pass) {
 	s := p.status
 	s.Peers, s.Sources, s.Switches = f.peerStatus(p), p.layout.Sources, maps.Clone(f.switches)

@@ -61,7 +61,7 @@ func desiredRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey
 		if link != 0 {
 			mtu := sizes[r.Way]
 			if r.Prefix.Addr().Is6() && mtu > 0 {
-				mtu = max(mtu, probe.MinMTU) // where less passes, the status says so
+				mtu = max(mtu, probe.MinMTU) // the status reports a smaller path MTU
 			}
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, mtu: mtu, source: r.Source})
 		}

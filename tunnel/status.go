@@ -18,7 +18,7 @@ const (
 	BackendUserspace Backend = "userspace"
 )
 
-// Status is what a fabric observes.
+// Status is the observed state of a fabric.
 type Status struct {
 	// PublicKey of this node's device. Zero until the device exists.
 	PublicKey plan.PublicKey
@@ -66,7 +66,7 @@ type Counters struct {
 	Received, Sent, ReceiveErrors uint64
 }
 
-// PeerStatus is what a fabric observes of one WireGuard peer.
+// PeerStatus is the observed state of one WireGuard peer.
 type PeerStatus struct {
 	Cluster, Node string
 	PublicKey     plan.PublicKey

@@ -62,7 +62,7 @@ func (e end) wants(gateways []*rigNode) plan.Desired {
 // Two clusters that peer with a third alone, whose two gateways carry one of them each, reach each
 // other's pods through it, in both families, both ways, as far as it lists both pods; not by
 // another pod, at another port, or by its own names, and not at all once it lists them no more.
-func TestAThirdClusterPassesOnWhatIsListed(t *testing.T) {
+func TestAThirdClusterPassesOnListedFlowsOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	hub := []*rigNode{r.node("b", 1, "21"), r.node("b", 2, "22")}

@@ -55,7 +55,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	ended := ctx
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	defer context.AfterFunc(ended, func() { // the fabric may be handing over what it carries
+	defer context.AfterFunc(ended, func() { // the fabric may be handing over its peers
 		awaitFabric(cfg.Device)
 		stop()
 	})()

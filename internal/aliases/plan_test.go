@@ -67,11 +67,11 @@ func TestPlan(t *testing.T) {
 		"a prefix that fits has an alias of the pool, also where it is free itself": {
 			in: Input{Prefixes: pfxs("10.9.0.0/16", "fd00:9::/56")}, prefixes: "[{10.9.0.0/16 198.18.0.0/16} {fd00:9::/56 fdd7:585b:e300::/56}]",
 		},
-		"what stands stays": {
+		"existing aliases stay": {
 			in:       Input{Have: Allocation{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.19.7.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24")},
 			prefixes: "[{10.8.0.0/24 198.19.6.0/24} {10.9.0.0/24 198.19.7.0/24}]",
 		},
-		"what is no longer announced goes": {in: Input{Have: whole}, prefixes: "[]"},
+		"aliases of withdrawn prefixes are removed": {in: Input{Have: whole}, prefixes: "[]"},
 		"an alias outside of the pool is replaced": {
 			in: Input{Have: Allocation{Prefixes: []Alias{{pfx("8.8.0.0/16"), pfx("8.8.0.0/16")}}}, Prefixes: pfxs("8.8.0.0/16")}, prefixes: "[{8.8.0.0/16 198.18.0.0/16}]",
 		},
@@ -226,7 +226,7 @@ func (c *clusters) use(i, n int) int {
 }
 
 // 250 clusters that announce the same /16 have aliases in the default pool for the
-// addresses that they use, and another one changes nothing of them.
+// addresses that they use, and another one does not change them.
 func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 	t.Parallel()
 	c := &clusters{given: make([]Allocation, 250), now: time.Unix(1_800_000_000, 0)}
@@ -419,16 +419,16 @@ func checkPlan(t failer, w *world, i int, r Result, before Space) {
 	}
 }
 
-// What one peer has does not depend on what another announces, beyond that it is free.
-func TestOnePeersWordChangesNothingOfAnothers(t *testing.T) {
+// The aliases of one peer do not depend on the announcements of another.
+func TestAnAnnouncementLeavesTheAliasesOfOthers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_800_000_000, 0)
 		a := Plan(Input{Pool: defaults(), Prefixes: pfxs("10.200.0.0/16"), Addresses: addrs("10.200.0.1"), Now: now})
-		words := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) netip.Addr {
+		announced := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) netip.Addr {
 			return netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "a")))
 		}), 0, 50).Draw(t, "addresses")
-		b := Plan(Input{Pool: defaults(), Others: []Space{a.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: words, Now: now})
+		b := Plan(Input{Pool: defaults(), Others: []Space{a.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: announced, Now: now})
 		again := Plan(Input{Pool: defaults(), Have: a.Allocation, Others: []Space{b.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: addrs("10.200.0.1"), Now: now})
 		if !cmp.Equal(a, again, compare()) {
 			t.Fatalf("%s", cmp.Diff(a, again, compare()))

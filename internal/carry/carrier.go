@@ -259,7 +259,7 @@ func (c *Carrier) of(peer peering.ClusterID) *account {
 }
 
 // refuse counts a refusal, and returns its error.
-func (c *Carrier) refuse(why refusal, say error) error {
+func (c *Carrier) refuse(why refusal, err error) error {
 	c.refused[why].Add(1)
-	return say
+	return err
 }

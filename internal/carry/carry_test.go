@@ -170,7 +170,7 @@ func TestConnectionsThatAreNotCarriedAreAllRefusedAlike(t *testing.T) {
 	}
 }
 
-func TestAConnectionEndsWithWhatAllowedIt(t *testing.T) {
+func TestAConnectionEndsWithItsPolicyOrSession(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"the policy for the caller": func(w *world) { w.denied[a] = true },
 		"the policy for the peer":   func(w *world) { w.denied[b] = true },
@@ -199,7 +199,7 @@ func TestAConnectionEndsWithWhatAllowedIt(t *testing.T) {
 	}
 }
 
-func TestAConnectionOverWhichNothingPassesEnds(t *testing.T) {
+func TestAnIdleConnectionEnds(t *testing.T) {
 	for name, send := range map[string][]byte{"silence": nil, "messages without bytes": {}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestAConnectionOverWhichNothingPassesEnds(t *testing.T) {
 }
 
 // An end that does not read blocks the one that writes, and the two lose their connection.
-func TestASlowReaderHoldsBoundedDataAndEnds(t *testing.T) {
+func TestASlowReaderBuffersLittleAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		carrier := w.carrier(t, 1<<30)
@@ -388,7 +388,7 @@ func TestAListenerTakesABoundedNumberOfAThirdPeer(t *testing.T) {
 	})
 }
 
-func TestANameTellsNothingToWhoDoesNotKnowIt(t *testing.T) {
+func TestATargetDoesNotRevealTheClusterID(t *testing.T) {
 	one, two := NewTarget(a, b), NewTarget(a, b)
 	if !one.Is(a, b) || one.Is(a, c) || one.Is(c, b) || one.Is(b, a) {
 		t.Error("it names another pair")
@@ -398,7 +398,7 @@ func TestANameTellsNothingToWhoDoesNotKnowIt(t *testing.T) {
 	}
 }
 
-func TestMetricsTellWhatIsCarried(t *testing.T) {
+func TestMetricsCountCarriedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		carrier := w.carrier(t, 1<<20)

@@ -9,7 +9,7 @@ type collector struct {
 	bytes, refused *prometheus.Desc
 }
 
-// Collector returns the metrics of what is carried between peers:
+// Collector returns the metrics of the connections between peers:
 //
 //	entente_carried_between_peers        connections
 //	entente_carried_bytes_total          bytes, both ways

@@ -202,7 +202,7 @@ func TestDatagramsPassBothWays(t *testing.T) {
 }
 
 // While a better way is tried what comes by this one waits, and is not lost.
-func TestHeldDatagramsComeLaterInTheirOrder(t *testing.T) {
+func TestDelayedDatagramsArriveLaterInTheirOrder(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(0, 100)
 	const first, second = 100 * time.Millisecond, 80 * time.Millisecond
@@ -269,7 +269,7 @@ func TestDatagramsGoToGatewaysOfThePeerAlone(t *testing.T) {
 	}
 }
 
-func TestOtherProcessesOfTheNodeAreNotHeard(t *testing.T) {
+func TestDatagramsOfOtherProcessesAreIgnored(t *testing.T) {
 	a, _ := pair(t, fast)
 	other, err := net.Dial("udp4", a.to().String())
 	if err != nil {
@@ -364,7 +364,7 @@ func TestAPeerThatFloodsIsPaced(t *testing.T) {
 	}
 }
 
-func TestPeersShareWhatThereIsForAll(t *testing.T) {
+func TestPeersShareTheRateForAll(t *testing.T) {
 	h, err := NewHub(HubConfig{
 		Carries: func(string) bool { return true }, Key: func(context.Context, string) (Key, bool) { return testKey, true },
 		IsGateway: func(context.Context, [32]byte) bool { return true }, PeerRate: 1000, AllRate: 2000, Log: testLog(t),

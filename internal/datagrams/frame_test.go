@@ -59,7 +59,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-func TestOnlyWhatWireGuardWritesIsCarried(t *testing.T) {
+func TestOnlyMessagesOfWireGuardAreCarried(t *testing.T) {
 	message := func(kind byte, n int) []byte { return append([]byte{kind}, make([]byte, n-1)...) }
 	for name, row := range map[string]struct {
 		datagram []byte

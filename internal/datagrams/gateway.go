@@ -151,7 +151,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 }
 
 // Endpoint returns the address at which the node's WireGuard reaches a gateway of a peer through the
-// agents. It returns false if there is none.
+// agents. It returns false if that gateway has no address here.
 func (g *Gateway) Endpoint(peer string, gateway [32]byte) (netip.AddrPort, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

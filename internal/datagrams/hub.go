@@ -201,7 +201,7 @@ func (h *Hub) prove(ctx context.Context, conn net.Conn) (request, error) {
 	if err := conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return request{}, err
 	}
-	r, err := answer(conn,
+	r, err := respond(conn,
 		func(peer string) (Key, bool) { return h.cfg.Key(ctx, peer) },
 		func(publicKey [32]byte) bool { return h.cfg.IsGateway(ctx, publicKey) })
 	if err != nil {

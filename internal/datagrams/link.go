@@ -36,13 +36,13 @@ import (
 //	8  2  length of the datagram; 0 is a keepalive
 //	10 …  the datagram
 const (
-	linkMagic = "entd\x01"
-	nonceLen  = 32
-	macLen    = sha256.Size
-	maxPeerID = 64
-	linkHead  = 10
-	answerYes = 0
-	answerNo  = 1
+	linkMagic       = "entd\x01"
+	nonceLen        = 32
+	macLen          = sha256.Size
+	maxPeerID       = 64
+	linkHead        = 10
+	responseOK      = 0
+	responseRefused = 1
 )
 
 // Key proves that an end of a link belongs to this cluster.
@@ -70,7 +70,7 @@ var (
 	errRequest  = errors.New("the request is not of a gateway of this cluster")
 )
 
-// request is what a gateway asks an agent for.
+// request is the request of a gateway to an agent.
 type request struct {
 	gateway [32]byte
 	peer    string
@@ -106,29 +106,29 @@ func ask(conn net.Conn, r request, key Key) error {
 	if _, err := conn.Write(append(message, mac(key, []byte("gateway"), theirs, message)...)); err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}
-	var answer [1 + macLen]byte
-	if _, err := io.ReadFull(conn, answer[:1]); err != nil {
+	var response [1 + macLen]byte
+	if _, err := io.ReadFull(conn, response[:1]); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	switch answer[0] {
-	case answerYes:
-	case answerNo:
+	switch response[0] {
+	case responseOK:
+	case responseRefused:
 		return errRefused
 	default:
 		return errNotHub
 	}
-	if _, err := io.ReadFull(conn, answer[1:]); err != nil {
+	if _, err := io.ReadFull(conn, response[1:]); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	if !hmac.Equal(answer[1:], mac(key, []byte("agent"), own, theirs)) {
+	if !hmac.Equal(response[1:], mac(key, []byte("agent"), own, theirs)) {
 		return errNotAgent
 	}
 	return conn.SetDeadline(time.Time{})
 }
 
-// answer reads and answers the request of a gateway. keys returns the key of a peer for which
+// respond reads and answers the request of a gateway. keys returns the key of a peer for which
 // datagrams are carried; isGateway reports whether a gateway of this cluster has a public key.
-func answer(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway func(publicKey [32]byte) bool) (request, error) {
+func respond(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway func(publicKey [32]byte) bool) (request, error) {
 	hello := append([]byte(linkMagic), make([]byte, nonceLen)...)
 	nonce := hello[len(linkMagic):]
 	_, _ = rand.Read(nonce) // never fails
@@ -137,10 +137,10 @@ func answer(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway fu
 	}
 	r, theirs, key, err := readRequest(conn, nonce, keys)
 	if err != nil || !isGateway(r.gateway) {
-		_, _ = conn.Write([]byte{answerNo})
+		_, _ = conn.Write([]byte{responseRefused})
 		return request{}, errors.Join(errRequest, err)
 	}
-	_, err = conn.Write(append([]byte{answerYes}, mac(key, []byte("agent"), theirs, nonce)...))
+	_, err = conn.Write(append([]byte{responseOK}, mac(key, []byte("agent"), theirs, nonce)...))
 	return r, err
 }
 

@@ -65,7 +65,7 @@ func TestALinkBeginsByTheKeyOfThePeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got request
 			var agentErr error
-			err := shake(t, row.request, row.key, func(c net.Conn) { got, agentErr = answer(c, known, ours) })
+			err := shake(t, row.request, row.key, func(c net.Conn) { got, agentErr = respond(c, known, ours) })
 			if !errors.Is(err, row.want) || (row.want == nil) != (err == nil) || (agentErr == nil) != (err == nil) {
 				t.Fatalf("gateway: %v, agent: %v, want %v", err, agentErr, row.want)
 			}
@@ -76,7 +76,7 @@ func TestALinkBeginsByTheKeyOfThePeer(t *testing.T) {
 	}
 }
 
-func TestAGatewayRefusesWhatIsNotItsAgent(t *testing.T) {
+func TestAGatewayRefusesAServerThatIsNotItsAgent(t *testing.T) {
 	for name, agent := range map[string]func(net.Conn){
 		"nothing":        func(c net.Conn) {},
 		"something else": func(c net.Conn) { _, _ = io.WriteString(c, strings.Repeat("SSH-2.0-OpenSSH", 9)) },
@@ -89,7 +89,7 @@ func TestAGatewayRefusesWhatIsNotItsAgent(t *testing.T) {
 			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
 			said := make([]byte, 32+nonceLen+1+len(testPeer)+macLen)
 			_, _ = io.ReadFull(c, said)
-			_, _ = c.Write(append([]byte{answerYes}, said[len(said)-macLen:]...))
+			_, _ = c.Write(append([]byte{responseOK}, said[len(said)-macLen:]...))
 		},
 		"an answer unknown": func(c net.Conn) {
 			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
@@ -136,7 +136,7 @@ func FuzzALinkNeedsTheKey(f *testing.F) {
 			io.Reader
 			io.Writer
 		}{bytes.NewReader(said), io.Discard}
-		if r, err := answer(conn, known, func([32]byte) bool { return true }); err == nil {
+		if r, err := respond(conn, known, func([32]byte) bool { return true }); err == nil {
 			t.Fatalf("let in: %v", r)
 		}
 	})

@@ -100,7 +100,7 @@ func TestRelaysOfANodeAdmitItsInBandPeersOnly(t *testing.T) {
 	}
 }
 
-func TestGatewaysAreTriedByWhatProbesSay(t *testing.T) {
+func TestGatewaysAreTriedInTheOrderOfTheirProbes(t *testing.T) {
 	t.Parallel()
 	table := relayTable{peers: map[string]relayPeer{"p": {}}}
 	p := table.peers["p"]
@@ -352,7 +352,7 @@ func TestAPeersGatewayTakesABoundedPartOfARelay(t *testing.T) {
 	}
 }
 
-func TestRelaysThatCannotListenSaySo(t *testing.T) {
+func TestRelaysThatCannotListenReportIt(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.9:0")
 	if err != nil {
 		t.Fatal(err)

@@ -37,8 +37,8 @@ import (
 const (
 	lanStatusEvery = time.Minute
 	lanStatusPause = time.Second
-	// lanResync is how often the interfaces of the responder are read, of which it does not
-	// notify.
+	// lanResync is how often the interfaces of the responder are read: it does not notify of
+	// changes.
 	lanResync = 5 * time.Second
 	// lanRetry is the pause before a responder that failed is started again.
 	lanRetry = 10 * time.Second
@@ -64,7 +64,7 @@ type reporter interface {
 // respond makes a responder on some interfaces, which run runs.
 type respond func(interfaces []string) (r responder, run func(context.Context) error)
 
-// nodeLAN publishes this cluster on the LANs of a node and looks for others there, as
+// nodeLAN publishes this cluster on the LANs of a node and searches for others there, as
 // long as the node has a NodeDiscovery. Without one there is no socket.
 type nodeLAN struct {
 	node    string

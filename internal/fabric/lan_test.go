@@ -386,7 +386,7 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 	})
 }
 
-func TestANodeSaysWhyItFindsNothing(t *testing.T) {
+func TestANodeReportsWhyItFindsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newLANNode(t)
@@ -498,7 +498,7 @@ func TestFoundOnLANSharesTheRoom(t *testing.T) {
 	}
 }
 
-// Whoever says the ID of a known cluster under many names drives out none of where it was
+// A machine that announces the ID of a known cluster under many names drives out none of where it was
 // known to be.
 func TestKnownEndpointsAreNotEvicted(t *testing.T) {
 	t.Parallel()
@@ -517,7 +517,7 @@ func TestKnownEndpointsAreNotEvicted(t *testing.T) {
 	}
 }
 
-// Whoever says a cluster's ID from a few addresses, before that cluster does and under as
+// A machine that announces a cluster's ID from a few addresses, before that cluster does and under as
 // many names as there are places, does not drive out where it says that it is itself.
 func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 	t.Parallel()
@@ -534,10 +534,10 @@ func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 		// also is who says the cluster's own words, too.
 		also []string
 	}{
-		"eight from one address": {sources: 1, instances: 8},
-		"sixty from one address": {sources: 1, instances: 60},
-		"sixty from seven":       {sources: 7, instances: 60},
-		"who repeats its words":  {sources: 7, instances: 60, also: []string{"192.0.2.1", "192.0.2.2"}},
+		"eight from one address":       {sources: 1, instances: 8},
+		"sixty from one address":       {sources: 1, instances: 60},
+		"sixty from seven":             {sources: 7, instances: 60},
+		"a sender that repeats itself": {sources: 7, instances: 60, also: []string{"192.0.2.1", "192.0.2.2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -564,7 +564,7 @@ func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 	}
 }
 
-// Whoever invents more clusters than are reported or kept keeps out none that a policy
+// A machine that invents more clusters than are reported or kept keeps out none that a policy
 // lists, from the report of the fabric to the ForeignCluster.
 func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 	t.Parallel()

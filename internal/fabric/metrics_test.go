@@ -41,7 +41,7 @@ type measuredFabric struct {
 func (f *measuredFabric) Status() tunnel.Status              { return f.status }
 func (f *measuredFabric) Counters() (tunnel.Counters, error) { return f.counters, f.err }
 
-func TestMetricsTellOfEachWay(t *testing.T) {
+func TestMetricsHaveEachWay(t *testing.T) {
 	t.Parallel()
 	times := probe.Times{}.With(200 * time.Microsecond).With(3 * time.Millisecond).With(time.Minute)
 	f := &measuredFabric{

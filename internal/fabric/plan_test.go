@@ -165,7 +165,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	check("after a restart the device has the keys", 0, 0)
 }
 
-func TestPathsWithoutAnEndpointSaySo(t *testing.T) {
+func TestPathsWithoutAnEndpointReportIt(t *testing.T) {
 	t.Parallel()
 	for _, state := range []probe.PathState{probe.PathUnknown, probe.PathDown} {
 		got := pathOf(tunnel.PeerStatus{Cluster: "c", Node: "g", State: state}, "")
@@ -190,7 +190,7 @@ func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
+func TestNodeStatusHasOnlyObservedState(t *testing.T) {
 	t.Parallel()
 	own := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "172.30.1.11"}, {Type: corev1.NodeInternalIP, Address: "fd00::11"},
@@ -224,7 +224,7 @@ const (
 )
 
 // A tunnel to a node for the pods on it is reported, and is not a path on which the network depends.
-func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
+func TestNodeStatusReportsDirectTunnelsApart(t *testing.T) {
 	status := NodeStatus(tunnel.Status{Peers: []tunnel.PeerStatus{
 		{Cluster: "away", Node: "gw", Remote: true, Active: true, Direct: true, State: probe.PathUp, MTU: 1420},
 		{Cluster: "away", Node: "w1", Remote: true, OnDemand: true, Direct: true, State: probe.PathUp, Way: tunnel.WayObserved, MTU: 1400, RTT: 1234 * time.Microsecond},
@@ -345,7 +345,7 @@ func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 	}
 }
 
-func TestNodeStatusTellsOfEndToEndProbes(t *testing.T) {
+func TestNodeStatusReportsEndToEndProbes(t *testing.T) {
 	since := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
 	at := netip.MustParseAddr("10.240.2.1")
 	for _, tt := range []struct {

@@ -31,8 +31,8 @@ type deviceState struct {
 	port    int
 }
 
-// preflight checks the node, unless it did so a moment ago. It returns nil until it is known
-// what the fabric does on the node.
+// preflight checks the node, unless it did so a moment ago. It returns nil until the configuration of the
+// fabric is known.
 func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node, now time.Time) *v1alpha1.FabricPreflight {
 	device := deviceState{s.Backend, s.ListenPort}
 	c := &n.checks
@@ -60,7 +60,7 @@ func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node,
 	return c.last
 }
 
-// preflightOf returns what the fabric does on the node, as the input of a check.
+// preflightOf returns the configuration of the fabric on the node, as the input of a check.
 func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel) preflight.Fabric {
 	f := preflight.Fabric{
 		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port,

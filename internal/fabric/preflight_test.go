@@ -92,7 +92,7 @@ func TestANodeReportsItsFindings(t *testing.T) {
 
 // Other nodes drop what a peer's tunnel brings from addresses that are not a node's pods: a fabric
 // that begins again keeps what the one before it learned until it has read the routes itself.
-func TestPodCIDRsAreKeptUntilTheFabricLooked(t *testing.T) {
+func TestPodCIDRsAreKeptUntilTheFabricHasReadTheRoutes(t *testing.T) {
 	t.Parallel()
 	assigned, learned := []string{"10.200.1.0/24"}, []string{"10.244.7.0/26", "10.244.9.3/32"}
 	for name, c := range map[string]struct {

@@ -101,6 +101,6 @@ func TestObservedAddressesOfGatewaysAreReported(t *testing.T) {
 		{Cluster: "d", Remote: true, State: probe.PathDown, Way: tunnel.WayObserved, Endpoint: at},
 	})
 	if len(got) != 1 || got[0].PeerID != "a" || got[0].Endpoint != at.String() {
-		t.Errorf("told %+v", got)
+		t.Errorf("set %+v", got)
 	}
 }

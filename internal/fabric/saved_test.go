@@ -31,7 +31,7 @@ func tokenFor(claims string) string {
 
 const ownClaims = `{"aud":["x"],"exp":1,"kubernetes.io":{"namespace":"entente-system","node":{"name":"a","uid":"n-1"},"pod":{"name":"p","uid":"p-1"},"serviceaccount":{"name":"entente-fabric","uid":"s-1"}}}`
 
-func TestATokenSaysWhoseStateItIs(t *testing.T) {
+func TestATokenIdentifiesTheOwnerOfTheState(t *testing.T) {
 	t.Parallel()
 	got, err := ownerOf(tokenFor(ownClaims)+"\n", "a")
 	if err != nil || got != thisNode() {

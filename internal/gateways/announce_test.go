@@ -46,7 +46,7 @@ func TestGatewayAnnouncesItsFirstUsableEndpoints(t *testing.T) {
 		"of several gateways each by its name": {
 			in: gateway{addresses: both, port: "51820", named: []string{"gw-{node}.example.com:4500"}, gateways: 3}, want: []string{"gw-n1.example.com:4500"},
 		},
-		"what names one machine is of no use for several gateways": {
+		"an endpoint of one machine is not used for several gateways": {
 			in:       gateway{addresses: both[3:], port: "51820", named: []string{"gw.example.com"}, gateways: 2},
 			want:     []string{"192.0.2.1:51820"},
 			problems: []string{"there are 2 gateways, each with a key of its own"},
@@ -54,7 +54,7 @@ func TestGatewayAnnouncesItsFirstUsableEndpoints(t *testing.T) {
 		"and is for the only one": {
 			in: gateway{addresses: both[3:], port: "51820", named: []string{"gw.example.com"}, gateways: 1}, want: []string{"gw.example.com:51820"},
 		},
-		"as many as a peer takes, and the rest is said": {
+		"as many as a peer takes, and the rest is reported": {
 			in:       gateway{port: "1", annotation: strings.Join(many, ",")},
 			want:     []string{"h0.example.com:1", "h1.example.com:1", "h2.example.com:1", "h3.example.com:1", "h4.example.com:1", "h5.example.com:1", "h6.example.com:1", "h7.example.com:1"},
 			problems: []string{"has 10 endpoints, of which 8 are announced to peers: the last 2"},

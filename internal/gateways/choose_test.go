@@ -28,7 +28,7 @@ func TestChoosePrefersLabelledReachableAndWorkingNodes(t *testing.T) {
 		failing failures
 		want    string
 	}{
-		"no node is no gateway":                                {},
+		"without nodes there are no gateways":                  {},
 		"the first by name":                                    {nodes: []candidate{node("c"), node("b"), node("a")}, want: "a b"},
 		"no more than there are":                               {nodes: []candidate{node("a")}, want: "a"},
 		"those that work first":                                {nodes: []candidate{node("a", dead), node("b"), node("c")}, want: "b c"},

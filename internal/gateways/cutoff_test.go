@@ -170,7 +170,7 @@ func TestCutsAreReportedOnceTheyLast(t *testing.T) {
 }
 
 // That the pod of a fabric is gone is known within seconds, without an object being written for it.
-func TestHealthSaysOnWhichNodesNoFabricRuns(t *testing.T) {
+func TestHealthShowsNodesWithoutAFabric(t *testing.T) {
 	t.Parallel()
 	clock, reported := now, 0
 	node := fabricOf("n1")

@@ -102,7 +102,7 @@ func TestPlanServicesKeepsAServiceForEachGateway(t *testing.T) {
 		"those that have theirs keep it":      {cfg: cfg, gateways: many, have: []string{cfg.name(nodes[17])}, want: append([]string{nodes[17]}, nodes[:15]...), without: nodes[15:17]},
 		"it stays while its port is unknown":  {cfg: cfg, gateways: []gateway{blind}, have: []string{cfg.name("n1")}, without: []string{"n1"}},
 		"and none is made until it is":        {cfg: cfg, gateways: []gateway{blind}, without: []string{"n1"}},
-		"none is wanted where there are none": {cfg: cfg},
+		"without gateways no Service is made": {cfg: cfg},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var have []corev1.Service
@@ -129,7 +129,7 @@ func TestPlanServicesKeepsAServiceForEachGateway(t *testing.T) {
 }
 
 // A gateway is announced by its Service as soon as that leads anywhere, and by its own
-// addresses before; what it is waiting for is said.
+// addresses before; the reason of the wait is reported.
 func TestGatewaysAreAnnouncedByTheirServices(t *testing.T) {
 	t.Parallel()
 	fabric := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}, Status: v1alpha1.FabricNodeStatus{

@@ -57,7 +57,7 @@ type Finding struct {
 	Message, Remedy string
 }
 
-// Fabric is what the fabric does on the node, or is about to do.
+// Fabric is the configuration of the fabric on the node.
 type Fabric struct {
 	// Device is the name of the WireGuard device, Port its UDP port.
 	Device string

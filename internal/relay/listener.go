@@ -170,10 +170,10 @@ func (l *Listener) read(conn net.Conn) (peer string, err error) {
 		return "", err
 	}
 	if peer, err = readRequest(conn, l.cfg.Keys); err != nil {
-		_, _ = conn.Write([]byte{answerNo})
+		_, _ = conn.Write([]byte{responseRefused})
 		return "", err
 	}
-	if _, err := conn.Write([]byte{answerOK}); err != nil {
+	if _, err := conn.Write([]byte{responseOK}); err != nil {
 		return "", err
 	}
 	return peer, conn.SetDeadline(time.Time{})

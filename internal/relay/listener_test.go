@@ -45,7 +45,7 @@ func TestAnAgentLearnsFromWhichPeerAConnectionComes(t *testing.T) {
 	}
 }
 
-func TestAnAgentRefusesWhoIsNoRelay(t *testing.T) {
+func TestAnAgentRefusesAClientThatIsNotARelay(t *testing.T) {
 	l := listenTest(t)
 	for name, c := range map[string]struct {
 		peer string

@@ -291,7 +291,7 @@ func TestRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAProofIsWorthNothingForAnotherConnection(t *testing.T) {
+func TestAProofIsInvalidForAnotherConnection(t *testing.T) {
 	request := append([]byte{byte(len(testPeer))}, testPeer...)
 	said := append(slices.Clone(request), proof(testKey, make([]byte, nonceLen), request)...)
 	if _, err := readRequest(&stream{in: bytes.NewReader(said)}, known); !errors.Is(err, errRequest) {
@@ -299,7 +299,7 @@ func TestAProofIsWorthNothingForAnotherConnection(t *testing.T) {
 	}
 }
 
-func TestAskRefusesWhatIsNotARelay(t *testing.T) {
+func TestAskRefusesAServerThatIsNotARelay(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":            "",
 		"something else":     "SSH-2.0-OpenSSH_9.6 and more than a nonce of it",

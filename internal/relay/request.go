@@ -26,12 +26,12 @@ import (
 //	         … 32  HMAC-SHA256 of the key, over nonce, length and ID
 //	answers  0  1  0: what follows is the session; 1: refused; 2: no gateway of the peer answers
 const (
-	magic      = "entr\x01"
-	nonceLen   = 32
-	macLen     = sha256.Size
-	answerOK   = 0
-	answerNo   = 1
-	answerDown = 2
+	magic           = "entr\x01"
+	nonceLen        = 32
+	macLen          = sha256.Size
+	responseOK      = 0
+	responseRefused = 1
+	responseDown    = 2
 )
 
 // Key proves that a request comes from the agent or the fabric of the same cluster.
@@ -89,16 +89,16 @@ func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 	if _, err := conn.Write(append(request, proof(key, hello[len(magic):], request)...)); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	var answer [1]byte
-	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+	var response [1]byte
+	if _, err := io.ReadFull(conn, response[:]); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	switch answer[0] {
-	case answerOK:
+	switch response[0] {
+	case responseOK:
 		return conn.SetDeadline(time.Time{})
-	case answerNo:
+	case responseRefused:
 		return errRefused
-	case answerDown:
+	case responseDown:
 		return errDown
 	}
 	return errNotRelay
@@ -109,15 +109,15 @@ func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, netip.Addr, error)) (End, error) {
 	peer, err := readRequest(conn, keys)
 	if err != nil {
-		_, _ = conn.Write([]byte{answerNo})
+		_, _ = conn.Write([]byte{responseRefused})
 		return End{}, err
 	}
 	other, gateway, err := dial(peer)
 	if err != nil {
-		_, _ = conn.Write([]byte{answerDown})
+		_, _ = conn.Write([]byte{responseDown})
 		return End{}, err
 	}
-	if _, err := conn.Write([]byte{answerOK}); err != nil {
+	if _, err := conn.Write([]byte{responseOK}); err != nil {
 		_ = other.Close()
 		return End{}, err
 	}

@@ -18,7 +18,7 @@ func cluster(name string, passTo, through []string) v1alpha1.ForeignCluster {
 	return fc
 }
 
-func TestPacketsPassOnlyIfAllThreeSaySo(t *testing.T) {
+func TestPacketsPassOnlyIfAllThreeAgree(t *testing.T) {
 	t.Parallel()
 	type pair struct{ a, c v1alpha1.ForeignCluster }
 	for what, tc := range map[string]struct {

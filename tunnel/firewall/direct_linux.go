@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Sets and maps of what goes directly between the nodes of two pods.
+// Sets and maps for packets that go directly between the nodes of two pods.
 const (
 	setForms   = "forms"   // direct form of a peer's aliases → the chain that receives directly
 	setNodes   = "nodes"   // alias of a pod on a node → the chain that sends directly

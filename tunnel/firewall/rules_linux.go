@@ -449,8 +449,8 @@ func (b *rulesBuilder) leaving() ruleChain {
 	return c
 }
 
-// clamp limits the segment size of TCP, in both directions, to what the routes of both ends
-// pass: SYN and SYN-ACK.
+// clamp limits the segment size of TCP, in both directions, to the MTU of the routes of both ends, in
+// SYN and SYN-ACK.
 func (b *rulesBuilder) clamp(c *ruleChain) {
 	for _, device := range [][]expr.Any{b.iif(expr.CmpOpEq), b.oif(expr.CmpOpEq)} {
 		c.add("segments fit the way", device, l4proto(unix.IPPROTO_TCP),

@@ -88,7 +88,7 @@ func TestAggregate(t *testing.T) {
 		"one more changes none of the rest": {nodes(33), nil, "[10.244.0.0/20 10.244.16.0/20 10.244.32.0/20]", 0},
 		"a thousand nodes":                  {nodes(1000), nil, "[10.244.0.0/16 10.245.0.0/16 10.246.0.0/16 10.247.0.0/16]", 0},
 		"nine nodes with two families":      {dual, nil, "[10.244.0.0/20 fd01::/60]", 0},
-		"what it may not cover stays out": {
+		"prefixes to avoid stay out": {
 			nodes(17), []netip.Prefix{pfx("10.244.31.0/24")}, "[10.244.0.0/20 10.244.16.0/24]", 0,
 		},
 	} {
@@ -118,7 +118,7 @@ func TestAggregate(t *testing.T) {
 		}
 		for _, g := range got {
 			if !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Bits() <= g.Bits() && p.Overlaps(g) }) && slices.ContainsFunc(avoid, g.Overlaps) {
-				t.Fatalf("%v covers what is to be avoided", g)
+				t.Fatalf("%v covers a prefix to avoid", g)
 			}
 		}
 	})

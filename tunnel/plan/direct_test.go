@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestDirectFormKeepsWhatTellsPodsApart(t *testing.T) {
+func TestDirectFormKeepsTheHostPart(t *testing.T) {
 	for alias, want := range map[string]string{
 		"198.18.7.0/24": "246.18.7.0/24", "10.242.0.0/16": "250.242.0.0/16", "10.0.0.0/8": "250.0.0.0/8",
 		"fdd7:585b:e300::/48": "fcd7:585b:e300::/48", "2001:db8:1::/64": "fc01:db8:1::/64",
@@ -88,7 +88,7 @@ func TestRemoteNodesRefusesWhatPeersMayNotAnnounce(t *testing.T) {
 	}
 }
 
-func TestNodesBeyondTheGatewaysOfThePlanAreNone(t *testing.T) {
+func TestOtherNodesAreNotTakenForGateways(t *testing.T) {
 	d := direct()
 	q := &d.Peers[0]
 	q.Gateways = manyGateways(maxGateways + 1)

@@ -199,7 +199,7 @@ func (p *planner) reportClosed(q Peer, b opener) {
 	}
 }
 
-// opener collects what is open to one peer.
+// opener collects the flows that are open to one peer.
 type opener struct {
 	peer    string
 	room    int  // of maxInbound
@@ -269,7 +269,7 @@ func compareOpening(a, b Opening) int {
 	return cmp.Or(slices.Compare(a.Class[:], b.Class[:]), a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// sorted puts what is open in order, so that equal input gives equal plans.
+// sorted sorts all lists, so that equal input gives equal plans.
 func (in Inbound) sorted() Inbound {
 	slices.SortFunc(in.Prefixes, func(a, b PrefixClass) int { return a.Prefix.Compare(b.Prefix) })
 	slices.SortFunc(in.Sources, func(a, b SourceClass) int { return a.Source.Compare(b.Source) })

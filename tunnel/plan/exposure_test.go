@@ -64,7 +64,7 @@ func TestPlanKeepsPortsAndNamespacesApart(t *testing.T) {
 	}
 }
 
-func TestPlanOpensWhatIsNamedAndNothingElse(t *testing.T) {
+func TestPlanOpensNamedFlowsOnly(t *testing.T) {
 	sources := []netip.Addr{addr("10.242.0.1"), addr("10.242.0.2"), addr("10.242.9.9"), addr("10.9.0.1")}
 	destinations := []Destination{
 		{Addr: addr("10.200.2.9")}, {addr("10.200.2.9"), TCP, 80}, {addr("10.200.2.9"), UDP, 53}, {addr("10.200.1.7"), TCP, 80}, {addr("192.0.2.1"), TCP, 80},
@@ -101,7 +101,7 @@ func TestPlanOpensWhatIsNamedAndNothingElse(t *testing.T) {
 	})
 }
 
-func TestPlanLeavesClosedWhatDoesNotFit(t *testing.T) {
+func TestPlanLeavesFlowsClosedThatDoNotFit(t *testing.T) {
 	most := make([]Destination, 0, maxInbound+1)
 	for i := range maxInbound + 1 {
 		most = append(most, Destination{addr("10.200.2.9"), Protocol(1 + i/60000), uint16(1 + i%60000)})
@@ -111,12 +111,12 @@ func TestPlanLeavesClosedWhatDoesNotFit(t *testing.T) {
 		open []Exposure
 		want string
 	}{
-		"a source of another peer":     {[]Exposure{{Name: "a", Sources: []netip.Addr{addr("10.9.0.1")}, Destinations: web}}, "not from an alias"},
-		"what the peer has no name of": {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("192.0.2.1"), TCP, 80}}}}, "not in a prefix that the peer can reach"},
-		"more than fits":               {[]Exposure{{Name: "a", AnySource: true, Destinations: most}}, "maxInbound"},
-		"a port without protocol":      {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), 0, 80}}}}, "name both or none"},
-		"a protocol without port":      {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), TCP, 0}}}}, "name both or none"},
-		"two of the same name":         {[]Exposure{{Name: "a", Destinations: web}, {Name: "a"}}, "two exposures"},
+		"a source of another peer":    {[]Exposure{{Name: "a", Sources: []netip.Addr{addr("10.9.0.1")}, Destinations: web}}, "not from an alias"},
+		"an address without an alias": {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("192.0.2.1"), TCP, 80}}}}, "not in a prefix that the peer can reach"},
+		"more than fits":              {[]Exposure{{Name: "a", AnySource: true, Destinations: most}}, "maxInbound"},
+		"a port without protocol":     {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), 0, 80}}}}, "name both or none"},
+		"a protocol without port":     {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), TCP, 0}}}}, "name both or none"},
+		"two of the same name":        {[]Exposure{{Name: "a", Destinations: web}, {Name: "a"}}, "two exposures"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := home("gw")

@@ -10,7 +10,7 @@ import (
 // keyLen is the length of all WireGuard keys, in bytes.
 const keyLen = 32
 
-// redacted is what a secret prints as.
+// redacted is printed instead of a secret.
 const redacted = "[redacted]"
 
 var errKey = errors.New("not a WireGuard key: must be 32 bytes in base64")

@@ -2,8 +2,8 @@ package plan
 
 import "time"
 
-// Limits on what comes from outside. What exceeds one is refused by [Plan] with
-// the limit's name.
+// Limits on input from outside. [Plan] refuses input beyond a limit, and names the
+// limit.
 const (
 	// MaxPeers is the number of clusters that a node peers with.
 	MaxPeers = 512

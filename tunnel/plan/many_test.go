@@ -52,8 +52,8 @@ func BenchmarkPlanOfManyPeers(b *testing.B) {
 	}
 }
 
-// What the plan does with n peers it does with each of fewer, and one that changes changes
-// nothing of another.
+// The plan of a peer is the same with fewer peers, and a change of one peer does not change
+// the plan of another.
 func TestThePlanOfAPeerDoesNotDependOnOthers(t *testing.T) {
 	all, err := Plan(manyPeers(60), Observed{})
 	if err != nil {

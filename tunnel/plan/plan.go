@@ -137,7 +137,7 @@ type Names struct {
 type Problem struct {
 	// Peer is the ID of the cluster that has the problem; empty for this node.
 	Peer string
-	// Text is a sentence for people. It holds no secrets.
+	// Text is a sentence for people, without secrets.
 	Text string
 }
 

@@ -148,7 +148,7 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 
 // What of a peer cannot be used is left out by itself: the rest of it works, as if it had
 // never said that, and so does everybody else.
-func TestPlanLeavesOutWhatIsBadAndNothingElse(t *testing.T) {
+func TestPlanLeavesOutBadPartsOnly(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bad func(*Peer)
 		// less is the same without the bad part; nil means that nothing was added.

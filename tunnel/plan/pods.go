@@ -76,7 +76,7 @@ func PodsOf(cidrs, cluster []netip.Prefix, routes []NodeRoute) (pods []netip.Pre
 	if len(pods) <= MaxNodePrefixes {
 		return pods, 0
 	}
-	// Blocks hold more pods than single addresses.
+	// Blocks have more pods than single addresses.
 	slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
 	left = len(pods) - MaxNodePrefixes
 	return cidr.Of(pods[:MaxNodePrefixes]...), left

@@ -56,7 +56,7 @@ func TestWherePodsAre(t *testing.T) {
 			}, want: prefixesOf("10.0.4.17/32", "10.0.4.90/32"),
 		},
 		"a bridge that is the node's own way out": {cluster: prefixesOf("10.0.0.0/16"), routes: []NodeRoute{{Prefix: pfx("10.0.4.0/24"), Kind: "bridge", Uplink: true}}},
-		"what is of other programs":               {cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{{Prefix: pfx("172.17.0.0/16"), Kind: "bridge"}, {Prefix: pfx("10.0.0.0/8"), Blackhole: true}}},
+		"a route of another program":              {cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{{Prefix: pfx("172.17.0.0/16"), Kind: "bridge"}, {Prefix: pfx("10.0.0.0/8"), Blackhole: true}}},
 		"one family has blocks, the other podCIDRs": {
 			cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{{Prefix: pfx("10.1.7.0/26"), Blackhole: true}},
 			want: prefixesOf("10.1.7.0/26", "fd00:1::/64"),
@@ -140,7 +140,7 @@ func TestEachAddressBelongsToTheNodeWithTheLongestPrefix(t *testing.T) {
 
 // returnsTo is the node that a plan sends packets for an address to, by its routes and by the
 // longest prefix of the WireGuard peers; node itself where it leaves its own to the network
-// plugin. Empty is that it leaves to that what it does not know.
+// plugin. Empty means that it leaves unknown ones to the plugin.
 func returnsTo(l Layout, a netip.Addr, node string) string {
 	holds := func(prefixes []netip.Prefix) bool {
 		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -228,7 +228,7 @@ func TestAliasesOfPodsEndOnTheNodeUnlessTheClusterHasTheAddress(t *testing.T) {
 		"an alias that is the Services'":       {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.96.0.0/16")}}, nil},
 		"an alias with pods of this one in it": {[]Mapping{{pfx("10.200.1.0/24"), pfx("10.200.2.0/24")}}, nil},
 		"an alias around the Services'":        {[]Mapping{{pfx("10.200.0.0/15"), pfx("10.96.0.0/15")}}, []netip.Prefix{pfx("10.97.0.0/16")}},
-		"what a peer is called here, too":      {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}}, []netip.Prefix{pfx("10.242.0.0/16")}},
+		"also the alias of a peer":             {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}}, []netip.Prefix{pfx("10.242.0.0/16")}},
 		"single addresses": {
 			[]Mapping{{pfx("10.200.1.4/32"), pfx("198.18.0.0/32")}, {pfx("10.200.1.9/32"), pfx("198.18.0.1/32")}}, []netip.Prefix{pfx("198.18.0.0/31")},
 		},

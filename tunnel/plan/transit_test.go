@@ -156,7 +156,7 @@ func TestTransitThatDoesNotFitStaysClosed(t *testing.T) {
 		exposure plan.Exposure
 		open     bool
 	}{
-		"what fits":                        {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, true},
+		"a valid one":                      {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, true},
 		"all addresses of the peer":        {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", AnySource: true}, false},
 		"as an address of this cluster":    {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.242.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Sources: source}, false},
 		"an address of no peer":            {plan.Transit{Cluster: "c", Mapping: plan.Mapping{Real: host("10.243.0.9"), Alias: host("10.9.0.1")}}, plan.Exposure{Third: "c", Sources: source}, false},

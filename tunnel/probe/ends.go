@@ -99,7 +99,7 @@ const (
 	endPatience = 2 * time.Second
 )
 
-// row is what became of the last probes of one size.
+// row is the results of the last probes of one size.
 type row struct {
 	lost  int
 	since time.Time // when the first of those was sent
@@ -249,7 +249,7 @@ func (s EndStatus) Differs(o EndStatus) bool {
 	return s.State != o.State || s.Node != o.Node || s.Addr != o.Addr || s.Bad != o.Bad
 }
 
-// endPeer is what is known of a peer.
+// endPeer is the state of a peer.
 type endPeer struct {
 	EndPeer
 

@@ -160,7 +160,7 @@ func TestOnlyTheAnswerToAProbeCounts(t *testing.T) {
 }
 
 // A kernel which answers that the port is closed has received the packet, and shows nothing else.
-func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
+func TestARefusalShowsOnlyThatThePacketPassed(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	now := time.Unix(1000, 0)
 	e := newEnds(7445, func() {})
@@ -193,7 +193,7 @@ func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
 }
 
 // Probes that were lost while the tunnel went down do not count against the way behind it.
-func TestLossInTheTunnelIsNotHeldAgainstTheNode(t *testing.T) {
+func TestLossInTheTunnelDoesNotCountAgainstTheNode(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	now := time.Unix(1000, 0)
 	to := EndSetup{Peers: []EndPeer{{Cluster: "peer", Targets: []EndTarget{{Node: "n", Addr: addr}}}}}
@@ -303,7 +303,7 @@ func TestProbesAreAnsweredOnlyToKnownPeers(t *testing.T) {
 }
 
 // A port that another program uses is reported, with what to do.
-func TestAPortThatIsTakenIsSaid(t *testing.T) {
+func TestAPortThatIsTakenIsReported(t *testing.T) {
 	taken, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

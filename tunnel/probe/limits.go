@@ -6,14 +6,14 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Limits on what others can make the prober do, and on what it does at a time.
+// Limits on the work that others can cause, and on the work at a time.
 const (
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
 	// changesPerSecond bounds the changes of one peer's announcements to which this node reacts at
 	// once in a second.
 	changesPerSecond = 5
-	// claimsMost bounds what a node of this cluster can make us keep.
+	// claimsMost bounds the claims that are kept of a node of this cluster.
 	claimsMost = plan.MaxPeers
 	// rekeysPerSecond bounds the messages about keys that are read from one peer, and rekeyMost
 	// how long in advance a peer may announce that it replaces a key.

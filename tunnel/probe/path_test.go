@@ -98,7 +98,7 @@ func TestRoundTripIsThatOfThePathAndNotOfTheHandshake(t *testing.T) {
 	}
 }
 
-func TestTheRoundTripForgetsWhatWaitedForAHandshake(t *testing.T) {
+func TestTheRoundTripForgetsTheWaitForAHandshake(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	var p Path
 	for i := range 3 {

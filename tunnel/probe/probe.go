@@ -9,7 +9,7 @@ import (
 )
 
 // A probe is one UDP datagram inside the tunnel, from overlay address to
-// overlay address, so WireGuard vouches for who sent it. The answer has the
+// overlay address, so WireGuard authenticates the sender. The answer has the
 // same number. All integers are big endian.
 //
 //	0  4  "entp"

@@ -56,7 +56,7 @@ func TestRekeyFollowsOnlyKnownNodesAtLimitedRate(t *testing.T) {
 	}
 }
 
-func TestNodesAreReadyThatSaidSoLately(t *testing.T) {
+func TestNodesAreReadyThatConfirmedLately(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	a, b, down := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::3")
 	key := KeyTagOf(plan.PublicKey{1})

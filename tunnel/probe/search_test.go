@@ -25,7 +25,7 @@ func simulate(s Search, now *time.Time, seconds, limit int, each func(Search)) S
 	return s
 }
 
-func TestSearchFindsWhatPasses(t *testing.T) {
+func TestSearchFindsTheLargestSizeThatPasses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
@@ -78,7 +78,7 @@ func TestSearchConcludesNothingFromADeadPath(t *testing.T) {
 	}
 }
 
-func TestSearchSaysThatNotEvenTheLeastPasses(t *testing.T) {
+func TestSearchReportsThatNotEvenTheLeastSizePasses(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
 	sent := 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAnswersAreCountedByWhatTheyTook(t *testing.T) {
+func TestAnswersAreCountedByTheirRoundTrip(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var p Path
 	for i := range uint64(20) {

@@ -139,7 +139,7 @@ func (w World) single(knows, through string, p Pod) netip.Addr {
 	return a
 }
 
-// transit adds to a peer what it reaches through a cluster, and what that cluster reaches through it.
+// transit adds to a peer the clusters that it reaches through a cluster, and those that this one reaches through it.
 func (w World) transit(self string, q *plan.Peer) {
 	if w.Single != nil {
 		q.RemoteBlocks = append(q.RemoteBlocks, w.Single(self, q.ClusterID))
@@ -231,7 +231,7 @@ func (w World) announced(cluster string) map[string][]netip.Prefix {
 	return pods
 }
 
-// Simulation carries packets as the layouts of all nodes say.
+// Simulation carries packets by the layouts of all nodes.
 type Simulation struct {
 	world   World
 	layouts map[plan.PublicKey]plan.Layout
