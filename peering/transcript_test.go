@@ -366,7 +366,7 @@ func (s *stage) countersign(e Envelope) {
 		return
 	}
 	if s.offer == nil || s.offer.ContractID != terms.ContractID || s.offer.Revision != terms.Revision {
-		s.send(Provider, func() {}, "no: no advertisement of revision %d stands", terms.Revision)
+		s.send(Provider, func() {}, "no: there is no advertisement of revision %d", terms.Revision)
 		return
 	}
 	signed := p.cluster.sign(s.t, e)

@@ -18,11 +18,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// approval says whether an administrator approved an ask, and if not, what waits
-// for that. An approval is of what was to be seen: an ask for more, for other nodes,
-// classes or another network waits under another ID, that of the request with a
-// number. granted is what the request's contract has already; what stays within that
-// needs no other approval.
+// approval reports whether an administrator approved an ask, and if not, returns the
+// request that waits for approval. An approval covers what the administrator saw: an ask for
+// more, for other nodes, classes or another network waits under another ID, that of the
+// request with a number. granted is what the request's contract has already; an ask within
+// that needs no further approval.
 func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask) (bool, *v1alpha1.PendingRequest, error) {
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
@@ -79,8 +79,8 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 	return false, pending, nil
 }
 
-// isRequest says whether an ID is that of a request, or of one for more by the
-// same name.
+// isRequest reports whether an ID is that of a request, or that of an ask for more by
+// the same request.
 func isRequest(id, request string) bool {
 	rest, ok := strings.CutPrefix(id, request)
 	if !ok || rest == "" {
@@ -90,7 +90,7 @@ func isRequest(id, request string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// covers says whether an ask wants no more than a request that is to be seen.
+// covers reports whether an ask stays within a request that administrators can see.
 func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	if r.Duration != nil && (ask.Duration == 0 || ask.Duration > r.Duration.Duration) {
 		return false
@@ -111,15 +111,15 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	return fits
 }
 
-// sameKind says whether two asks are for the same but for amounts and time: nodes,
-// network and classes.
+// sameKind reports whether two asks are for the same nodes, network and classes,
+// whatever their amounts and duration.
 func sameKind(a, b peering.Ask) bool {
 	return a.Pool == b.Pool && maps.Equal(a.NodeSelector, b.NodeSelector) && a.Network == b.Network &&
 		slices.Equal(a.RuntimeClasses, b.RuntimeClasses) && slices.Equal(a.StorageClasses, b.StorageClasses)
 }
 
-// record shows to administrators, in the peer's ForeignCluster, what waits of a
-// request. What is there already was repeated.
+// record adds a pending request to the peer's ForeignCluster, for administrators. If it
+// is there already, record notes that it was repeated.
 func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request string, pending v1alpha1.PendingRequest) error {
 	now := p.Now()
 	repeated := !pending.Time.IsZero()
@@ -136,24 +136,24 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 	}
 	p.mu.Unlock()
 	if repeated || soon {
-		return nil // what comes too soon is recorded when it is repeated
+		return nil // one that comes too soon is recorded when it is repeated
 	}
 	pending.Time = metav1.NewTime(now)
 	return p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
-		// What an ID stands for never changes once it is to be seen. That it is taken
-		// the cache did not show yet; the next repetition gets another.
+		// A request never changes once administrators can see it. If its ID is taken,
+		// the cache was behind; the next repetition gets another ID.
 		if slices.Contains(fc.Spec.ApprovedRequests, pending.ID) || slices.Contains(fc.Spec.DeniedRequests, pending.ID) ||
 			slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == pending.ID }) {
 			return nil
 		}
-		// What the peer asked for before by the same name, it does not ask for now.
+		// The peer no longer asks for what it asked for earlier by the same request.
 		fc.Status.Requests = slices.DeleteFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool {
 			return isRequest(r.ID, request) && !slices.Contains(fc.Spec.ApprovedRequests, r.ID)
 		})
 		if len(fc.Status.Requests) >= maxRequests {
 			return &peering.Error{
-				Reason: peering.ReasonPolicyPending, RetryAfter: requestLife / maxRequests,
-				Message: fmt.Sprintf("limit of %d requests reached that wait for an administrator of the provider", maxRequests),
+				Reason: peering.ReasonPolicyPending, RetryAfter: requestTTL / maxRequests,
+				Message: fmt.Sprintf("limit of %d requests that wait for an administrator of the provider reached", maxRequests),
 			}
 		}
 		fc.Status.Requests = append(fc.Status.Requests, pending)
@@ -163,7 +163,7 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 
 func askedKey(peer peering.ClusterID, id string) string { return string(peer) + "/" + id }
 
-// editRequests changes what waits in a peer's ForeignCluster, with a
+// editRequests changes the pending requests in a peer's ForeignCluster, with a
 // compare-and-swap.
 func (p *Provider) editRequests(ctx context.Context, peer peering.ClusterID, edit func(*v1alpha1.ForeignCluster) error) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -194,12 +194,12 @@ func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluste
 		return nil
 	})
 	if err != nil {
-		p.log().Warn("cannot drop a request that was signed; it goes when it is old", "contract", terms.ContractID, "err", err)
+		p.log().Warn("cannot drop a fulfilled request; it is dropped when it is old", "contract", terms.ContractID, "err", err)
 	}
 }
 
-// fulfilled reports whether what a contract grants is what a request was about. One
-// that leaves the amounts to the policy is by any.
+// fulfilled reports whether a contract grants what a request asks for. Any contract
+// fulfils a request that leaves the amounts to the policy.
 func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 	if len(r.Resources) == 0 {
 		return true
@@ -212,11 +212,11 @@ func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 	return fits
 }
 
-// sweep drops requests that were denied, or that nobody repeats.
+// sweep drops requests that were denied, or that their peer no longer repeats.
 func (p *Provider) sweep(ctx context.Context, started time.Time) {
 	var list v1alpha1.ForeignClusterList
 	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		p.log().Warn("cannot look at the requests that wait", "err", err)
+		p.log().Warn("cannot list the requests that wait", "err", err)
 		return
 	}
 	now := p.Now()
@@ -229,12 +229,12 @@ func (p *Provider) sweep(ctx context.Context, started time.Time) {
 			defer p.mu.Unlock()
 			last, ok := p.asked[askedKey(peer, r.ID)]
 			if !ok {
-				last = started // nothing is known of before
+				last = started // repetitions before are unknown
 			}
-			return now.Sub(last) >= requestLife
+			return now.Sub(last) >= requestTTL
 		}
 		gone := func(r v1alpha1.PendingRequest) bool {
-			// One that was approved is kept: it says what was.
+			// An approved request stays: it records what was approved.
 			return slices.Contains(fc.Spec.DeniedRequests, r.ID) || idle(r) && !slices.Contains(fc.Spec.ApprovedRequests, r.ID)
 		}
 		if slices.ContainsFunc(fc.Status.Requests, gone) {
@@ -243,7 +243,7 @@ func (p *Provider) sweep(ctx context.Context, started time.Time) {
 				return nil
 			})
 			if err != nil {
-				p.log().Warn("cannot drop requests that nobody repeats", "peer", fc.Name, "err", err)
+				p.log().Warn("cannot drop requests that are not repeated", "peer", fc.Name, "err", err)
 			}
 		}
 		for _, r := range fc.Status.Requests {
@@ -252,6 +252,6 @@ func (p *Provider) sweep(ctx context.Context, started time.Time) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.asked, func(key string, at time.Time) bool { return !kept[key] && now.Sub(at) >= requestLife })
+	maps.DeleteFunc(p.asked, func(key string, at time.Time) bool { return !kept[key] && now.Sub(at) >= requestTTL })
 	maps.DeleteFunc(p.recorded, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= requestPause })
 }

@@ -209,7 +209,7 @@ func TestPendingRequestsAreBounded(t *testing.T) {
 	}
 	// All but one are forgotten by their peer.
 	for range 5 {
-		p.pass(requestLife / 5)
+		p.pass(requestTTL / 5)
 		p.pends(0, p.ask("r3", "cpu=1"))
 	}
 	p.sweep(t.Context(), now)
@@ -227,14 +227,14 @@ func TestPendingRequestsOutliveARestart(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	p.pends(0, p.ask("r", "cpu=1"))
-	p.pass(2 * requestLife)
+	p.pass(2 * requestTTL)
 	p.asked = nil
 	started := p.now()
 	p.sweep(t.Context(), started)
 	if got := p.waiting(0); len(got) != 1 {
 		t.Fatalf("waiting are %v", got)
 	}
-	p.pass(requestLife)
+	p.pass(requestTTL)
 	p.sweep(t.Context(), started)
 	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)

@@ -68,7 +68,7 @@ func (p *Provider) updateOfferings(ctx context.Context) {
 		offering, known := peering.OfferingSomething, false
 		if err == nil && m.Peers[peer] != nil {
 			known = true
-			if offer := m.Offer(peer); nothing(&offer) {
+			if offer := m.Offer(peer); offersNothing(&offer) {
 				offering = peering.OfferingNothing
 			}
 		}
@@ -92,8 +92,8 @@ func (p *Provider) updateOfferings(ctx context.Context) {
 	}
 }
 
-// Run follows what decides until ctx ends: it has offers told again when they may
-// be others, and drops requests that nobody waits for.
+// Run watches what decisions depend on until ctx ends: it announces when offers may have
+// changed, and drops abandoned requests.
 func (p *Provider) Run(ctx context.Context) error {
 	started := p.Now()
 	p.mu.Lock()
@@ -101,7 +101,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.offeringsMu.Lock()
 	p.unknown = notify.New()
-	p.unknown.Notify() // somebody may have asked before
+	p.unknown.Notify() // Offering may have been called before
 	p.offeringsMu.Unlock()
 	if p.Informers != nil {
 		stop, err := p.follow(ctx, p.wake)
@@ -114,7 +114,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	defer lapse.Stop()
 	defer sweep.Stop()
 	var took time.Duration
-	var looked time.Time
+	var refreshed time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -128,23 +128,23 @@ func (p *Provider) Run(ctx context.Context) error {
 			p.lapse()
 			p.mu.Unlock()
 		case <-p.wake:
-			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost), refreshPause-p.Now().Sub(looked))) {
+			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost), refreshPause-p.Now().Sub(refreshed))) {
 				return nil
 			}
-			took, looked = p.refresh(ctx), p.Now()
+			took, refreshed = p.refresh(ctx), p.Now()
 			p.updateOfferings(ctx)
 		}
 	}
 }
 
-// refresh looks again at what changed, tells that offers may be others, and returns how
+// refresh reads again what changed, announces that offers may have changed, and returns how
 // long that took.
 func (p *Provider) refresh(ctx context.Context) time.Duration {
 	begin := p.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.supplyStale.Swap(false) {
-		p.view.supply, p.view.market = nil, nil
+		p.snapshot.supply, p.snapshot.market = nil, nil
 	}
 	if _, err := p.market(ctx); err != nil && ctx.Err() == nil {
 		p.log().Warn("cannot read what can be offered", "err", err) // the next request reads it again
@@ -156,7 +156,7 @@ func (p *Provider) refresh(ctx context.Context) time.Duration {
 	return p.Now().Sub(begin)
 }
 
-// follow has informers say when something that decides changed.
+// follow makes informers report changes of what decisions depend on.
 func (p *Provider) follow(ctx context.Context, wake notify.Channel) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
@@ -192,20 +192,20 @@ func (p *Provider) follow(ctx context.Context, wake notify.Channel) (stop func()
 		stops = append(stops, end)
 	}
 	p.mu.Lock()
-	p.view = view{} // what came before nobody followed
+	p.snapshot = snapshot{} // earlier changes were not followed
 	p.mu.Unlock()
 	p.following.Store(true)
 	return stop, nil
 }
 
-// differing compares two objects of a kind; what is of another kind differs.
+// differing compares two objects of a kind; objects of another kind differ.
 func differing[T any](before, after any, differ func(a, b T) bool) bool {
 	a, okA := before.(T)
 	b, okB := after.(T)
 	return !okA || !okB || differ(a, b)
 }
 
-// A pod's status changes as it runs. Only what it takes, where and for whom counts.
+// A pod's status changes as it runs. Only its requests, node and contract count.
 func podDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Pod) bool {
 		return market.Ended(a) != market.Ended(b) || a.Spec.NodeName != b.Spec.NodeName || market.OffloadedBy(a) != market.OffloadedBy(b) ||
@@ -238,22 +238,22 @@ func generationDiffers(before, after any) bool {
 	return differing(before, after, func(a, b client.Object) bool { return a.GetGeneration() != b.GetGeneration() })
 }
 
-// serviceDiffers says whether what may be told of a Service changed.
+// serviceDiffers reports whether what may be exported of a Service changed.
 func serviceDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Service) bool {
 		return market.Withheld(a) != market.Withheld(b) || !maps.Equal(a.Labels, b.Labels) || !market.OfferedService(a).Equal(market.OfferedService(b))
 	})
 }
 
-// namespaceDiffers says whether a namespace was closed or opened, or may be shared otherwise.
+// namespaceDiffers reports whether a namespace was closed or opened, or its labels changed.
 func namespaceDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Namespace) bool {
 		return market.Closed(a, "") != market.Closed(b, "") || !maps.Equal(a.Labels, b.Labels)
 	})
 }
 
-// ExportsChanged has what peers are told of Services found out again: a ServiceExport came
-// or went.
+// ExportsChanged makes the exported Services be computed again: a ServiceExport was created
+// or deleted.
 func (p *Provider) ExportsChanged() {
 	if p.exporting.Load() {
 		p.stale.Store(true)

@@ -20,164 +20,164 @@ import (
 )
 
 const (
-	// offerAnew is after how long a peer is listened to again that has nothing to offer.
-	// offerAgain is how long to wait before an offer is watched again whose stream
-	// ended, at first and at most.
-	offerAnew     = 10 * time.Minute
-	offerAgain    = time.Second
-	offerAgainMax = time.Minute
+	// offerRecheck is after how long the offer of a peer with nothing to offer is watched again.
+	// offerRetry is how long to wait after a stream of offers ended, at first; offerRetryMax
+	// at most.
+	offerRecheck  = 10 * time.Minute
+	offerRetry    = time.Second
+	offerRetryMax = time.Minute
 	// offerWrite is the least time between two writes of one peer's offer, offerSmall
-	// that between two that tell of small changes only.
+	// that before a write of small changes only.
 	offerWrite = 2 * time.Second
 	offerSmall = 30 * time.Second
-	// offerSmallPercent is by how much of the larger an amount changes that is a small
-	// change.
+	// offerSmallPercent is by how much of the larger amount a small change differs at
+	// most.
 	offerSmallPercent = 5
-	// offerDigits is how many digits of an amount are kept.
+	// offerDigits is how many digits of an amount are stored.
 	offerDigits = 2
 )
 
-// OfferWatch keeps in each ForeignCluster what the peer offers this cluster.
+// OfferWatch writes into each ForeignCluster what the peer offers this cluster.
 type OfferWatch struct {
 	Client client.Client
-	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
+	// Watch calls changed with a peer's offer, at first and whenever it changes, until ctx or
 	// the stream ends.
 	Watch func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error
 	// Offering returns whether the peer says in its states that it offers anything.
 	Offering func(peer peering.ClusterID) peering.Offering
-	// WatchOffering has changed called when it says something else, until stop. changed
-	// does not wait, and calls nothing of this.
+	// WatchOffering calls changed whenever Offering of the peer changes, until stop. changed
+	// neither blocks nor calls WatchOffering.
 	WatchOffering func(peer peering.ClusterID, changed func()) (stop func())
 	Now           func() time.Time
 	Log           *slog.Logger
-	// Budget bounds what peers have written here by what they say. Required.
+	// Budget bounds the writes that a peer's offers cause. Required.
 	Budget *store.WriteBudget
 }
 
-// Follow keeps a peer's offer until ctx ends: call it when a session with the peer
-// begins. It returns at once; stop ends it and waits. An offer outlives the session, as
-// the last that was heard. A peer that has nothing to offer is not listened to: a
-// consumer of many costs its provider a stream less, and a connection of gRPC's with
-// it, and itself a goroutine.
+// Follow writes a peer's offer until ctx ends: call it when a session with the peer
+// begins. It returns at once; stop ends it and waits. The last offer outlives the
+// session. The offer of a peer with nothing to offer is not watched, which saves the
+// provider of many consumers a stream and a gRPC connection each, and the consumer a
+// goroutine.
 func (w *OfferWatch) Follow(ctx context.Context, peer peering.ClusterID) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &offerFollower{watch: w, ctx: ctx, peer: peer, offering: make(chan struct{}, 1)}
 	unwatch := w.WatchOffering(peer, f.changed)
-	f.relisten()
+	f.restart()
 	return func() {
 		cancel()
 		unwatch()
 		f.mu.Lock()
-		if f.again != nil {
-			f.again.Stop()
+		if f.recheck != nil {
+			f.recheck.Stop()
 		}
 		f.mu.Unlock()
-		f.listening.Wait()
+		f.running.Wait()
 	}
 }
 
-// offerFollower follows the offer of one peer. It has a goroutine while it listens.
+// offerFollower follows the offer of one peer. It has a goroutine while it watches.
 type offerFollower struct {
 	watch *OfferWatch
 	ctx   context.Context //nolint:containedctx // that of Follow, which outlives the call
 	peer  peering.ClusterID
-	// offering is poked when the peer says something else of whether it offers anything.
-	offering  chan struct{}
-	listening sync.WaitGroup
-	// pace is over all streams, so that opening them again gains a peer nothing. It
-	// belongs to who listens.
+	// offering receives a value when Offering of the peer changes.
+	offering chan struct{}
+	running  sync.WaitGroup
+	// pace is over all streams, so that opening them again gains a peer nothing. Only
+	// run uses it.
 	pace offerPace
 
-	mu     sync.Mutex
-	busy   bool        // there is a goroutine
-	anyway bool        // it is to listen whatever the peer says
-	again  *time.Timer // listens to who has nothing
+	mu      sync.Mutex
+	active  bool        // run has a goroutine
+	force   bool        // watch whatever the peer's states say
+	recheck *time.Timer // watches a peer with nothing to offer again
 }
 
-// relisten listens whatever the peer says: why there is nothing is part of the offer, and
-// may be another reason by now.
-func (f *offerFollower) relisten() { f.listen(true) }
+// restart watches whatever the peer's states say: the reason why there is nothing is part of the
+// offer, and may have changed.
+func (f *offerFollower) restart() { f.start(true) }
 
-// changed listens if the peer says that there is something.
-func (f *offerFollower) changed() { f.listen(false) }
+// changed watches if the peer's states say that it offers something.
+func (f *offerFollower) changed() { f.start(false) }
 
-func (f *offerFollower) listen(anyway bool) {
+func (f *offerFollower) start(force bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ctx.Err() != nil {
 		return
 	}
-	f.anyway = f.anyway || anyway
-	if f.busy {
+	f.force = f.force || force
+	if f.active {
 		select {
 		case f.offering <- struct{}{}:
 		default:
 		}
 		return
 	}
-	if f.again != nil {
-		f.again.Stop() // it is set again when there is nothing to hear
+	if f.recheck != nil {
+		f.recheck.Stop() // idle sets it again
 	}
-	f.busy = true
-	f.listening.Go(f.run)
+	f.active = true
+	f.running.Go(f.run)
 }
 
-// run listens until there is nothing to hear.
+// run watches until the peer offers nothing.
 func (f *offerFollower) run() {
 	for {
 		f.mu.Lock()
 		select {
-		case <-f.offering: // what was said is looked at now
+		case <-f.offering: // the state is read below
 		default:
 		}
-		anyway := f.anyway
-		f.anyway = false
+		force := f.force
+		f.force = false
 		f.mu.Unlock()
-		if f.ctx.Err() == nil && (anyway || f.watch.Offering(f.peer) != peering.OfferingNothing) {
-			f.pace.kept = nil
+		if f.ctx.Err() == nil && (force || f.watch.Offering(f.peer) != peering.OfferingNothing) {
+			f.pace.written = nil
 			f.follow()
 			continue
 		}
-		if f.rests() {
+		if f.idle() {
 			return
 		}
 	}
 }
 
-// rests says whether nothing came up since it was looked whether to listen, and then
-// has it looked again in time.
-func (f *offerFollower) rests() bool {
+// idle reports whether run can end, since nothing changed meanwhile, and then schedules
+// the next watch.
+func (f *offerFollower) idle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ctx.Err() == nil {
-		if len(f.offering) > 0 || f.anyway {
+		if len(f.offering) > 0 || f.force {
 			return false
 		}
-		f.again = time.AfterFunc(offerAnew, f.relisten)
+		f.recheck = time.AfterFunc(offerRecheck, f.restart)
 	}
-	f.busy = false
+	f.active = false
 	return true
 }
 
-// follow watches the peer's offer until ctx ends, or until it says in its offer and in
-// its states that there is nothing.
+// follow writes the peer's offer until ctx ends, or until both the offer and the peer's
+// states say that there is nothing.
 func (f *offerFollower) follow() {
 	w, pace := f.watch, &f.pace
 	ctx, cancel := context.WithCancel(f.ctx)
 	offers := make(chan peering.Offer, 1)
 	go func() { // ends with ctx: Watch does
 		defer close(offers)
-		w.listen(ctx, f.peer, offers)
+		w.receive(ctx, f.peer, offers)
 	}()
 	defer func() {
 		cancel()
-		for range offers { // until listen ended
+		for range offers { // until receive ended
 		}
 	}()
 	var timer <-chan time.Time
 	var newest *peering.Offer
 	for {
-		if newest == nil && nothing(pace.kept) && w.Offering(f.peer) == peering.OfferingNothing {
+		if newest == nil && offersNothing(pace.written) && w.Offering(f.peer) == peering.OfferingNothing {
 			return
 		}
 		select {
@@ -198,7 +198,7 @@ func (f *offerFollower) follow() {
 			timer = time.After(wait)
 			continue
 		}
-		err := w.keep(ctx, f.peer, *newest)
+		err := w.write(ctx, f.peer, *newest)
 		if errors.Is(err, errNotYet) {
 			timer = time.After(offerWrite)
 			continue
@@ -211,28 +211,28 @@ func (f *offerFollower) follow() {
 			if ctx.Err() != nil {
 				return
 			}
-			w.Log.Warn("cannot keep a peer's offer", "peer", f.peer, "err", err)
+			w.Log.Warn("cannot write a peer's offer", "peer", f.peer, "err", err)
 			timer = time.After(offerSmall)
 			continue
 		}
-		pace.kept, pace.at = newest, w.Now()
+		pace.written, pace.at = newest, w.Now()
 		newest = nil
 	}
 }
 
-// errNotYet says that the cache does not show a peer that just joined.
+// errNotYet says that the cache lacks a peer that just joined.
 var errNotYet = errors.New("the peer is not known yet")
 
-// nothing says that an offer is known and there is nothing in it.
-func nothing(o *peering.Offer) bool {
+// offersNothing reports whether an offer is known and empty.
+func offersNothing(o *peering.Offer) bool {
 	return o != nil && !o.Available && len(o.Services) == 0 && !slices.ContainsFunc(o.Pools, func(p peering.OfferedPool) bool { return len(p.Resources) > 0 })
 }
 
-// listen keeps the newest offer in a channel of one slot.
-func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan peering.Offer) {
-	for again := offerAgain; ; again = min(2*again, offerAgainMax) {
+// receive puts the newest offer into a channel of one slot.
+func (w *OfferWatch) receive(ctx context.Context, peer peering.ClusterID, offers chan peering.Offer) {
+	for again := offerRetry; ; again = min(2*again, offerRetryMax) {
 		err := w.Watch(ctx, peer, func(o peering.Offer) {
-			again = offerAgain
+			again = offerRetry
 			select {
 			case <-offers:
 			default:
@@ -249,27 +249,27 @@ func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers 
 	}
 }
 
-// offerPace says when a peer's offer may be written: whatever the peer says and
-// however often, this cluster's API server is not the one to bear it.
+// offerPace limits how often a peer's offer is written, to protect this cluster's API server
+// from a peer whose offer changes often.
 type offerPace struct {
-	kept *peering.Offer
-	at   time.Time
+	written *peering.Offer
+	at      time.Time
 }
 
-// wait is how long to wait until an offer may be written.
+// wait returns how long to wait until an offer may be written.
 func (p offerPace) wait(o peering.Offer, now time.Time) time.Duration {
-	if p.kept == nil {
+	if p.written == nil {
 		return p.at.Add(offerWrite).Sub(now)
 	}
 	pause := offerWrite
-	if p.kept.Compare(o, offerSmallPercent) != peering.Changed {
+	if p.written.Compare(o, offerSmallPercent) != peering.Changed {
 		pause = offerSmall
 	}
 	return p.at.Add(pause).Sub(now)
 }
 
-// keep writes an offer into the peer's ForeignCluster, if it is another one.
-func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o peering.Offer) error {
+// write writes an offer into the peer's ForeignCluster, if it changed.
+func (w *OfferWatch) write(ctx context.Context, peer peering.ClusterID, o peering.Offer) error {
 	fc, err := store.Cached(ctx, w.Client, peer)
 	if err != nil {
 		return err
@@ -296,8 +296,7 @@ func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o peering
 	return client.IgnoreNotFound(store.PatchStatus(ctx, w.Client, before, fc))
 }
 
-// offerStatus returns an offer as custom resources have it, with amounts rounded
-// down.
+// offerStatus converts an offer for the custom resource, with amounts rounded down.
 func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
 	resources, err := offeredAmounts(o.Resources)
 	if err != nil {
@@ -329,10 +328,10 @@ func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
 	return out, nil
 }
 
-// offeredAmounts returns amounts rounded down; none are nil.
+// offeredAmounts returns amounts rounded down, or nil without any.
 func offeredAmounts(amounts peering.Resources) (corev1.ResourceList, error) {
 	if len(amounts) == 0 {
-		return nil, nil //nolint:nilnil // none is absent in the resource
+		return nil, nil //nolint:nilnil // the resource omits it
 	}
 	rounded := peering.Resources{}
 	for name, amount := range amounts {

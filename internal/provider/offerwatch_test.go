@@ -251,7 +251,7 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 		before := count()
 		time.Sleep(time.Hour)
 		if n := count() - before; n < 5 || n > 6 {
-			t.Errorf("%d streams in an hour of rest, want one each %s", n, offerAnew)
+			t.Errorf("%d streams in an hour of rest, want one each %s", n, offerRecheck)
 		}
 		stop()
 	})

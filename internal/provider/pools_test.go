@@ -265,10 +265,10 @@ func TestOfferStatusKeepsPools(t *testing.T) {
 	if cpu := got.Pools[0].Resources["cpu"]; cpu.String() != "1900" {
 		t.Errorf("kept %s", cpu.String())
 	}
-	if !slices.Equal(got.OfferedPools(), []string{"gpu"}) || nothing(&offer) {
+	if !slices.Equal(got.OfferedPools(), []string{"gpu"}) || offersNothing(&offer) {
 		t.Errorf("offers %q", got.OfferedPools())
 	}
-	if got = nil; len(got.OfferedPools()) != 0 || !nothing(&peering.Offer{Pools: offer.Pools[1:]}) {
+	if got = nil; len(got.OfferedPools()) != 0 || !offersNothing(&peering.Offer{Pools: offer.Pools[1:]}) {
 		t.Error("nothing is something")
 	}
 }

@@ -45,7 +45,7 @@ type Provider struct {
 	// Informers report changes of what can be offered. Without them each answer reads
 	// everything again, and watched offers are not updated.
 	Informers cache.Informers
-	// Namespace is the agent's own, whose Services nobody is told of.
+	// Namespace is the agent's own, whose Services are never exported.
 	Namespace string
 	// ServiceExports returns which Services are exported to cluster sets; nil means never any.
 	ServiceExports func(context.Context) ([]peering.ServiceName, error)
@@ -59,22 +59,22 @@ type Provider struct {
 	signing    map[string]chan struct{}
 	// recent is the contracts that were signed and that the cache may not show yet.
 	recent map[string]recentContract
-	// changed is closed when offers may be others than before.
+	// changed is closed when offers may have changed.
 	changed chan struct{}
-	// asked is when requests that wait were repeated last, and recorded when a
-	// peer's were changed last.
+	// asked is when each pending request was last repeated, and recorded when a
+	// peer's pending requests last changed.
 	asked    map[string]time.Time
 	recorded map[peering.ClusterID]time.Time
-	// view is the last look at what there is. wake has Run look again.
-	view view
-	wake notify.Channel
-	// read is the policies, which need no lock of the Provider's.
+	// snapshot is what decisions are based on. wake makes Run read it again.
+	snapshot snapshot
+	wake     notify.Channel
+	// read is the policies as last read. It has a lock of its own.
 	read policiesRead
 
-	// following says that informers tell of changes: supplyStale says that nodes or pods
+	// following says that informers report changes: supplyStale that nodes or pods
 	// changed, stale that anything else did.
 	following, supplyStale, stale atomic.Bool
-	// exporting says that a policy tells of Services, so that they matter.
+	// exporting says that a policy exports Services, so that changes of Services matter.
 	exporting atomic.Bool
 
 	// offerings is what Offering returns, by peer. unknown wakes Run when Offering was called
@@ -93,10 +93,9 @@ type requestKey struct {
 type advertised struct {
 	ad  peering.Advertisement
 	ask peering.Ask
-	// tolerations is what its pods tolerate, of which the advertisement says nothing.
+	// tolerations is what its pods tolerate. It is not part of the advertisement.
 	tolerations []corev1.Toleration
-	// signing says that it is being made a contract, during which it does not
-	// lapse.
+	// signing says that a contract is being made of it. It does not lapse meanwhile.
 	signing bool
 }
 
@@ -105,8 +104,8 @@ type recentContract struct {
 	at       time.Time
 }
 
-// Advertise answers a request by this cluster's policy and what is free. The
-// same request gets the same answer while that is valid.
+// Advertise responds to a request by this cluster's policy and free capacity. The
+// same request gets the same response while that is valid.
 func (p *Provider) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	ad, pending, err := p.advertise(ctx, peer, ask)
 	if pending != nil {
@@ -133,7 +132,7 @@ func (p *Provider) advertise(ctx context.Context, peer peering.ClusterID, ask pe
 		if o.signing || reflect.DeepEqual(o.ask, ask) {
 			return o.ad, nil, nil
 		}
-		// Another ask under the same name: what was held for the one before is
+		// Another ask under the same ID: what was reserved for the previous one is
 		// free for this one.
 		delete(p.advertised, key)
 		p.invalidate()
@@ -142,33 +141,33 @@ func (p *Provider) advertise(ctx context.Context, peer peering.ClusterID, ask pe
 		}
 	}
 	if ask.ContractID == "" {
-		if c := p.view.contractOf(peer, ask.RequestID); c != nil {
+		if c := p.snapshot.contractOf(peer, ask.RequestID); c != nil {
 			ad, err := p.readvertise(c)
 			return ad, nil, err
 		}
-		if n := p.view.contractsWith(peer); n >= MaxContractsPerPeer {
+		if n := p.snapshot.contractsWith(peer); n >= MaxContractsPerPeer {
 			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "limit of %d contracts with this peer reached", n)
 		}
 	}
-	a, err := p.answer(m, peer, ask, false)
+	d, err := p.decide(m, peer, ask, false)
 	if err != nil {
-		return peering.Advertisement{}, a.pending, err
+		return peering.Advertisement{}, d.pending, err
 	}
 	if p.advertisedTo(peer) >= MaxAdvertisedPerPeer || len(p.advertised) >= MaxAdvertised {
 		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many advertisements are unsigned; sign or let them lapse, which takes %s", AdvertisedFor)
 	}
-	if a.ad.ContractID == "" {
-		a.ad.ContractID = newContractID()
+	if d.ad.ContractID == "" {
+		d.ad.ContractID = newContractID()
 	}
 	if p.advertised == nil {
 		p.advertised = map[requestKey]*advertised{}
 	}
-	p.advertised[key] = &advertised{ad: a.ad, ask: ask, tolerations: a.tolerations}
+	p.advertised[key] = &advertised{ad: d.ad, ask: ask, tolerations: d.tolerations}
 	p.invalidate()
-	return a.ad, nil, nil
+	return d.ad, nil, nil
 }
 
-// Preview says what Advertise would answer, and holds nothing back.
+// Preview returns what Advertise would, and reserves nothing.
 func (p *Provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	joined, err := p.joined(ctx, peer)
 	if err != nil {
@@ -180,7 +179,7 @@ func (p *Provider) Preview(ctx context.Context, peer peering.ClusterID, ask peer
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
-	a, err := p.answer(m, peer, ask, false)
+	d, err := p.decide(m, peer, ask, false)
 	if refused, ok := errors.AsType[*peering.Error](err); ok {
 		if ad := p.onceApproved(m, peer, ask, refused); ad != nil {
 			return *ad, nil
@@ -189,42 +188,42 @@ func (p *Provider) Preview(ctx context.Context, peer peering.ClusterID, ask peer
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
-	a.ad.ContractID = ""
-	return a.ad, nil
+	d.ad.ContractID = ""
+	return d.ad, nil
 }
 
-// answer is what an ask comes to.
-type answer struct {
+// decision is the response to an ask.
+type decision struct {
 	ad peering.Advertisement
-	// policy is the PeeringPolicy that decided; empty if none selects the peer.
+	// policy is the PeeringPolicy that decided; empty if no policy selects the peer.
 	policy string
-	// pending is the request that an administrator has to approve; nil if none has
-	// to.
+	// pending is the request that an administrator has to approve; nil if no approval
+	// is needed.
 	pending *v1alpha1.PendingRequest
 	// tolerations is what the contract's pods will tolerate.
 	tolerations []corev1.Toleration
 }
 
-// answer decides. The advertisement has a contract's ID only for a revision. approved
-// decides as if an administrator had approved the ask. The lock is held.
-func (p *Provider) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
+// decide decides on an ask. The advertisement has a contract ID only for a revision. approved
+// decides as if an administrator had approved the ask. p.mu must be held.
+func (p *Provider) decide(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (decision, error) {
 	var old *revision
 	if ask.ContractID != "" {
 		var err error
 		if old, err = p.revising(peer, ask); err != nil {
-			return answer{}, err
+			return decision{}, err
 		}
 		ask.Resources = ask.Resources.KeepUnnamed(old.terms.Resources)
 	}
 	now := p.Now().UTC()
-	a := answer{ad: peering.Advertisement{
+	d := decision{ad: peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(AdvertisedFor),
 	}}
 	fc, selected, err := m.PolicyOf(peer)
 	asked := ask // without the labels of a pool
 	var policy peering.Policy
 	if err == nil {
-		a.policy = selected.Value.Name
+		d.policy = selected.Value.Name
 		ask, policy, err = selected.In(ask)
 	}
 	policy.Approved = approved
@@ -236,57 +235,57 @@ func (p *Provider) answer(m *market.Market, peer peering.ClusterID, ask peering.
 				RuntimeClasses: old.terms.RuntimeClasses, StorageClasses: old.storageClasses,
 			}
 		}
-		policy.Approved, a.pending, err = approval(fc, ask, granted)
+		policy.Approved, d.pending, err = approval(fc, ask, granted)
 	}
 	if old == nil {
 		if err != nil {
-			return a, err
+			return d, err
 		}
-		a.ad.Grant, err = m.Decide(peer, ask, policy, "")
-		a.tolerations = selected.Tolerations(nil, a.ad.NodeSelector)
-		return a.unlessPending(err), err
+		d.ad.Grant, err = m.Decide(peer, ask, policy, "")
+		d.tolerations = selected.Tolerations(nil, d.ad.NodeSelector)
+		return d.unlessPending(err), err
 	}
-	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
+	d.ad.ContractID, d.ad.Revision, d.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
 	if err == nil {
-		a.ad.Grant, a.ad.NotAfter, err = m.Amend(peer, ask, policy, old.terms, now)
-		a.tolerations = selected.Tolerations(old.kept(a.ad), a.ad.NodeSelector)
+		d.ad.Grant, d.ad.NotAfter, err = m.Amend(peer, ask, policy, old.terms, now)
+		d.tolerations = selected.Tolerations(old.kept(d.ad), d.ad.NodeSelector)
 	}
 	if err != nil {
-		// Giving back is always possible, if need be on the terms that hold.
+		// Giving back is always possible, if need be on the terms in force.
 		less, ok := market.Lessened(old.terms, asked, now)
 		if !ok || peering.ReasonOf(err) == peering.ReasonRequestInvalid || peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
-			return a.unlessPending(err), err
+			return d.unlessPending(err), err
 		}
-		a.ad.Grant, a.ad.NotAfter, a.tolerations = less, old.terms.NotAfter, old.tolerations
+		d.ad.Grant, d.ad.NotAfter, d.tolerations = less, old.terms.NotAfter, old.tolerations
 	}
-	a.pending = nil
-	// A period that changed on its way would end for the two sides at two times, and pods that
-	// run would count differently from others that are the same at home.
-	a.ad.StatementPeriod, a.ad.LimitRange = old.terms.StatementPeriod, old.terms.LimitRange
-	return a, nil
+	d.pending = nil
+	// A period that changed midway would end at two times for the two sides, and running pods
+	// would count differently from equal pods at home.
+	d.ad.StatementPeriod, d.ad.LimitRange = old.terms.StatementPeriod, old.terms.LimitRange
+	return d, nil
 }
 
-// unlessPending returns the answer without what waits for approval, if that is
-// not what the request waits for.
-func (a answer) unlessPending(err error) answer {
+// unlessPending returns the decision without its pending request, unless err says that
+// the request waits for approval.
+func (d decision) unlessPending(err error) decision {
 	if peering.ReasonOf(err) != peering.ReasonPolicyPending {
-		a.pending = nil
+		d.pending = nil
 	}
-	return a
+	return d
 }
 
-// revision is a contract that is to be revised.
+// revision is a contract to be revised.
 type revision struct {
 	contract peering.Contract
 	terms    peering.Terms
-	// storageClasses is those that it was granted with, and tolerations what its pods tolerate: its terms
-	// say nothing of either.
+	// storageClasses is those that it was granted with, and tolerations what its pods tolerate. Neither
+	// is part of the terms.
 	storageClasses []string
 	tolerations    []corev1.Toleration
 }
 
-// kept returns what pods go on to tolerate by a contract's next revision, whatever the policy says now: what
-// they did, on the same nodes, unless it is a renewal, which is on today's terms.
+// kept returns the tolerations that a contract's next revision keeps, whatever the policy says now: those it
+// has, if its nodes stay the same. A renewal keeps none: it is on today's terms.
 func (r *revision) kept(next peering.Advertisement) []corev1.Toleration {
 	if next.NotAfter.IsZero() || !maps.Equal(next.NodeSelector, r.terms.NodeSelector) {
 		return nil
@@ -294,9 +293,9 @@ func (r *revision) kept(next peering.Advertisement) []corev1.Toleration {
 	return r.tolerations
 }
 
-// revising returns the contract that an ask is to revise. The lock is held.
+// revising returns the contract that an ask revises. p.mu must be held.
 func (p *Provider) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
-	c := p.view.contracts[ask.ContractID]
+	c := p.snapshot.contracts[ask.ContractID]
 	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
 		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster grants the caller nothing by contract %s", ask.ContractID)
 	}
@@ -308,19 +307,19 @@ func (p *Provider) revising(peer peering.ClusterID, ask peering.Ask) (*revision,
 		return nil, err
 	}
 	if !store.AcceptsNew(c, contract) || terms.NotAfter.Sub(p.Now()) < time.Second {
-		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or is ending: ask for another", ask.ContractID)
 	}
 	if terms.RequestID != ask.RequestID {
 		return nil, peering.Errorf(peering.ReasonRequestInvalid, "contract %s is of request %s, not %s", ask.ContractID, terms.RequestID, ask.RequestID)
 	}
 	if terms.Revision >= peering.MaxRevision {
-		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s has reached the limit of %d revisions: ask for another contract", ask.ContractID, peering.MaxRevision)
 	}
 	return &revision{contract, terms, store.StorageClasses(c), store.Tolerations(c)}, nil
 }
 
-// readvertise repeats the offer of a contract that is in force: its consumer
-// lost the answer. Signing it returns the contract as it is.
+// readvertise repeats the advertisement of a contract that is in force: its consumer
+// lost the response. Signing it returns the contract as it is.
 func (p *Provider) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error) {
 	_, terms, err := store.ReadContract(c, p.Identity().ID())
 	if err != nil {
@@ -332,7 +331,7 @@ func (p *Provider) readvertise(c *v1alpha1.Contract) (peering.Advertisement, err
 	}, nil
 }
 
-// lapse drops advertisements that lapsed. The lock is held.
+// lapse drops advertisements that lapsed. p.mu must be held.
 func (p *Provider) lapse() {
 	now, n := p.Now(), len(p.advertised)
 	maps.DeleteFunc(p.advertised, func(_ requestKey, o *advertised) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
@@ -368,14 +367,14 @@ func (p *Provider) Sign(ctx context.Context, peer peering.ClusterID, envelope pe
 		return peering.Envelope{}, err
 	}
 	defer release()
-	// A first revision of which the offer still stands was not signed before, unless
-	// who did could not tell.
-	look := terms.Revision > 1
+	// A first revision whose advertisement is still there was not signed before, unless
+	// the response to the call that signed it was lost.
+	readStored := terms.Revision > 1
 	for {
-		signed, err := p.countersign(ctx, self, envelope, terms, look)
+		signed, err := p.countersign(ctx, self, envelope, terms, readStored)
 		if (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && ctx.Err() == nil {
-			look = true
-			continue // its state was written meanwhile; look again
+			readStored = true
+			continue // the contract was written meanwhile; read it again
 		}
 		return signed, err
 	}
@@ -409,9 +408,9 @@ func (p *Provider) claim(ctx context.Context, contract string) (release func(), 
 	}
 }
 
-// countersign looks at what there is of the contract and goes on from there. Without
-// look it takes for granted that there is nothing, if its offer stands.
-func (p *Provider) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
+// countersign signs and stores a contract, or returns it if it is signed already. Without readStored it
+// assumes that a contract with an advertisement is not stored yet.
+func (p *Provider) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, readStored bool) (peering.Envelope, error) {
 	peer := terms.Consumer.ID
 	o, done, lapsed := p.beginSigning(terms)
 	if lapsed == nil {
@@ -419,14 +418,14 @@ func (p *Provider) countersign(ctx context.Context, self *identity.Identity, env
 	}
 	var stored *v1alpha1.Contract
 	var before peering.Contract
-	if look || lapsed != nil {
+	if readStored || lapsed != nil {
 		var err error
 		if stored, before, err = p.agreedBefore(ctx, terms); err != nil {
 			return peering.Envelope{}, err
 		}
 		if stored != nil && before.Revision == terms.Revision {
-			// It may be another payload of this revision: that of a round whose answer
-			// was lost. What is in force is what both signed.
+			// It may be another payload of this revision, whose response was lost. What
+			// both signed is in force.
 			return peering.ParseEnvelope([]byte(stored.Spec.Envelope))
 		}
 	}
@@ -468,7 +467,7 @@ func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, store
 		err = store.Revise(contract, signed, self)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was signed: %w", err)
+		return nil, fmt.Errorf("read signed contract: %w", err)
 	}
 	store.SetStorageClasses(contract, o.ad.StorageClasses)
 	if err := store.SetTolerations(contract, o.tolerations); err != nil {
@@ -478,7 +477,7 @@ func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, store
 	if wait, over := store.Later(err); over {
 		return nil, &peering.Error{
 			Reason: peering.ReasonRateLimited, RetryAfter: wait,
-			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
+			Message: "the provider wrote too many contracts and revisions of this consumer lately: sign it again later", Err: err,
 		}
 	}
 	switch {
@@ -489,13 +488,13 @@ func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, store
 		err = p.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
+		return nil, fmt.Errorf("store contract %s: %w", contract.Name, err)
 	}
 	return contract, nil
 }
 
-// beginSigning returns the offer that terms are made of, and keeps it from lapsing
-// until done is called.
+// beginSigning returns the advertisement that terms follow from, and keeps it from
+// lapsing until done is called.
 func (p *Provider) beginSigning(terms peering.Terms) (o *advertised, done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -503,7 +502,7 @@ func (p *Provider) beginSigning(terms peering.Terms) (o *advertised, done func()
 	o = p.advertised[requestKey{terms.Consumer.ID, terms.RequestID}]
 	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
 		return nil, nil, peering.Errorf(peering.ReasonAdvertisementExpired,
-			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
+			"there is no advertisement of revision %d of contract %s: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
 	}
 	o.signing = true
 	return o, func() {
@@ -513,7 +512,7 @@ func (p *Provider) beginSigning(terms peering.Terms) (o *advertised, done func()
 	}, nil
 }
 
-// signed puts a contract into its offer's place.
+// signed replaces an advertisement by its contract.
 func (p *Provider) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -526,9 +525,8 @@ func (p *Provider) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 }
 
 // trusted returns the ForeignCluster of the consumer after checking that it
-// signed with a key that this cluster knows it by, or with a later one. The cache
-// shows what let the consumer call at all; where that does not do, the API server
-// is asked.
+// signed with a key that this cluster trusts, or with a later one. It reads the
+// cache, and the API server if the cache lacks the peer or its key.
 func (p *Provider) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
 	fc, err := store.Cached(ctx, p.Client, peer)
 	if err == nil && fc != nil && signedByKnown(fc, consumer) == nil {
@@ -543,8 +541,8 @@ func (p *Provider) trusted(ctx context.Context, peer peering.ClusterID, consumer
 	return fc, signedByKnown(fc, consumer)
 }
 
-// signedByKnown says why a consumer's key is not that of a cluster that is trusted;
-// nil is that it is.
+// signedByKnown returns an error unless the consumer's key is that of the trusted
+// cluster.
 func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 	if !fc.DeletionTimestamp.IsZero() {
 		return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", fc.Spec.ClusterID)
@@ -560,8 +558,8 @@ func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 	return nil
 }
 
-// agreedBefore returns the contract that terms are the next revision of, or that was
-// signed by them already; nil if there is none.
+// agreedBefore returns the stored contract that terms are the next revision of, or that
+// has these terms already; nil if no such contract is stored.
 func (p *Provider) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alpha1.Contract, peering.Contract, error) {
 	c, none := &v1alpha1.Contract{}, peering.Contract{}
 	if err := p.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, c); err != nil {
@@ -583,12 +581,12 @@ func (p *Provider) agreedBefore(ctx context.Context, terms peering.Terms) (*v1al
 	case terms.Revision != contract.Revision+1:
 		return nil, none, peering.Errorf(peering.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
 	case terms.Previous != contract.Hash:
-		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
+		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow revision %d of this cluster: its previous hash differs", terms.Revision, contract.Revision)
 	}
 	return c, contract, nil
 }
 
-// mismatch says in what a contract differs from what was advertised; empty if in nothing.
+// mismatch returns how a contract differs from what was advertised; empty if it does not.
 func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now time.Time) string {
 	ad, length := o.ad, terms.NotAfter.Sub(terms.NotBefore)
 	switch differs := ad.Differs(terms.Clauses); {
@@ -603,7 +601,7 @@ func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now t
 	case !ad.NotAfter.IsZero() && terms.NotAfter.After(ad.NotAfter):
 		return fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))
 	case terms.NotBefore.Sub(now) > startAhead || now.Sub(terms.NotBefore) > market.StartSkew:
-		return fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("it begins at %s and it is %s here: check both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return ""
 }
@@ -612,7 +610,7 @@ func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now t
 // the API server while the cache lacks a contract that was signed a moment ago: a consumer uses a
 // contract as soon as it has the second signature. Callers must not change it.
 func (p *Provider) Granted(id string) (*v1alpha1.Contract, bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), grantedPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
+	ctx, cancel := context.WithTimeout(context.Background(), grantedTimeout) //nolint:forbidigo // a cache responds at once, and the API server soon
 	defer cancel()
 	var c v1alpha1.Contract
 	err := p.Client.Get(ctx, client.ObjectKey{Name: id}, &c, client.UnsafeDisableDeepCopy)
@@ -622,26 +620,26 @@ func (p *Provider) Granted(id string) (*v1alpha1.Contract, bool) {
 	return &c, err == nil && c.Spec.Role == v1alpha1.ContractProvider
 }
 
-// signedNow says whether a contract was signed so lately that the cache may not show it.
+// signedNow reports whether a contract was signed so recently that the cache may lack it.
 func (p *Provider) signedNow(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r, ok := p.recent[id]
-	return ok && p.Now().Sub(r.at) < recentSettle
+	return ok && p.Now().Sub(r.at) < cacheLag
 }
 
 // Permissions are what a policy allows a peer besides resources, in force at once.
 type Permissions struct {
 	// NamespaceNames is the names that its namespaces may have here, with a * at the end of some.
 	NamespaceNames []string
-	// MinFence is the shortest fence that it may ask for; one that is too long for anybody, while that
-	// is not known.
+	// MinFence is the shortest fence that it may ask for; longer than any allowed fence while the policy
+	// is unknown.
 	MinFence time.Duration
-	// HomeAPI says that this cluster carries what its pods ask the API server of their home.
+	// HomeAPI says that this cluster carries its pods' requests to the API server of their home.
 	HomeAPI bool
-	// NetworkPolicies says that its NetworkPolicies are made here.
+	// NetworkPolicies says that its NetworkPolicies are applied here.
 	NetworkPolicies bool
-	// RuntimeClasses and PriorityClasses are which classes of this cluster its own are.
+	// RuntimeClasses and PriorityClasses map the peer's classes to those of this cluster.
 	RuntimeClasses  []v1alpha1.ClassMapping
 	PriorityClasses []v1alpha1.PriorityMapping
 	// Tolerations is what pods of the contract tolerate.
@@ -667,8 +665,8 @@ func (p *Provider) Permissions(ctx context.Context, peer peering.ClusterID, sign
 	return allowed
 }
 
-// policyOf returns the policy that selects a peer, nil if there is none or it is not known: that
-// allows nothing.
+// policyOf returns the policy that selects a peer, nil if no policy does or it cannot be read: the peer
+// is then allowed nothing.
 func (p *Provider) policyOf(ctx context.Context, peer peering.ClusterID) *market.Policy {
 	fc, err := store.Peek(ctx, p.Client, peer)
 	if err != nil || fc == nil {
@@ -685,7 +683,7 @@ func (p *Provider) policyOf(ctx context.Context, peer peering.ClusterID) *market
 	return policy
 }
 
-// newContractID returns a name that nobody has: 80 random bits.
+// newContractID returns a unique name: 80 random bits.
 func newContractID() string {
 	var b [10]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)

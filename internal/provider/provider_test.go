@@ -1146,7 +1146,7 @@ func TestLaggingCacheGrantsNothingTwice(t *testing.T) {
 	p.mustContract(0, p.amend(held, 0, "cpu=4"))
 	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	p.pass(recentSettle)
+	p.pass(cacheLag)
 	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
 	c := p.stored(held.ContractID)
@@ -1154,7 +1154,7 @@ func TestLaggingCacheGrantsNothingTwice(t *testing.T) {
 	if err := errors.Join(inner.Update(t.Context(), c), inner.Delete(t.Context(), c)); err != nil {
 		t.Fatal(err)
 	}
-	p.pass(recentSettle)
+	p.pass(cacheLag)
 	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=4")); err != nil {
 		t.Errorf("what is gone is held back still: %v", err)
 	}
@@ -1187,7 +1187,7 @@ func TestSignedContractIsFoundAtOnce(t *testing.T) {
 	if c, ok := p.Granted(held.ContractID); !ok || c.Name != held.ContractID {
 		t.Error("the contract that was just signed is not there")
 	}
-	p.pass(recentSettle)
+	p.pass(cacheLag)
 	asked = 0
 	if _, ok := p.Granted(held.ContractID); ok || asked != 0 {
 		t.Errorf("what the cache does not show for long is there: %t, and the API server was asked %d times", ok, asked)

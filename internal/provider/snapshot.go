@@ -22,24 +22,25 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// view is the last look at what there is, kept until something of it changes.
-type view struct {
-	// supply is what nodes and pods come to, which takes the longest to sum up; nil is
-	// to be read.
+// snapshot is this cluster's capacity, policies and contracts as last read. A change drops the part
+// that it affects.
+type snapshot struct {
+	// supply sums up nodes and pods, which takes the longest; nil means that it has to
+	// be read.
 	supply *market.Supply
-	// market is all that decides; nil is to be read.
+	// market is everything that decisions need; nil means that it has to be read.
 	market *market.Market
-	// contracts is by name, those that were just signed included.
+	// contracts is by name, including those that were just signed.
 	contracts map[string]*v1alpha1.Contract
 
 	runtimeClasses, storageClasses []string
 	classesAt                      time.Time
 }
 
-// contractOf returns the contract of a request that is not closed; nil if there is
-// none.
-func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Contract {
-	for _, c := range v.contracts {
+// contractOf returns the contract of a request; nil if there is no contract, or it is
+// closed.
+func (s *snapshot) contractOf(peer peering.ClusterID, request string) *v1alpha1.Contract {
+	for _, c := range s.contracts {
 		if c.Spec.PeerID == string(peer) && c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == request && !store.Closed(c) {
 			return c
 		}
@@ -47,9 +48,9 @@ func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Cont
 	return nil
 }
 
-func (v *view) contractsWith(peer peering.ClusterID) int {
+func (s *snapshot) contractsWith(peer peering.ClusterID) int {
 	n := 0
-	for _, c := range v.contracts {
+	for _, c := range s.contracts {
 		if c.Spec.PeerID == string(peer) && !store.Released(c) {
 			n++
 		}
@@ -57,7 +58,7 @@ func (v *view) contractsWith(peer peering.ClusterID) int {
 	return n
 }
 
-// invalidate says that what is held back changed. The lock is held.
+// invalidate says that reservations changed. p.mu must be held.
 func (p *Provider) invalidate() {
 	p.stale.Store(true)
 	p.wake.Notify()
@@ -70,34 +71,34 @@ func (p *Provider) log() *slog.Logger {
 	return p.Log
 }
 
-// market returns what there is now. While informers tell of changes, only what changed
-// is read again, and nodes and pods by refresh alone. The lock is held.
+// market returns the current market. While informers report changes, it reads only what
+// changed, and leaves nodes and pods to refresh. p.mu must be held.
 func (p *Provider) market(ctx context.Context) (*market.Market, error) {
 	p.lapse()
 	following := p.following.Load()
-	if p.view.supply == nil || !following {
+	if p.snapshot.supply == nil || !following {
 		supply, err := readSupply(ctx, p.Client)
 		if err != nil {
 			return nil, err
 		}
-		p.view.supply, p.view.market = &supply, nil
+		p.snapshot.supply, p.snapshot.market = &supply, nil
 	}
-	// Reset before looking: a change that comes meanwhile has it done again.
+	// Reset before reading: a change meanwhile causes another read.
 	if p.stale.Swap(false) || !following {
-		p.view.market = nil
+		p.snapshot.market = nil
 	}
-	if p.view.market == nil {
-		m, err := p.look(ctx)
+	if p.snapshot.market == nil {
+		m, err := p.readMarket(ctx)
 		if err != nil {
 			return nil, err
 		}
-		p.view.market = m
+		p.snapshot.market = m
 	}
-	return p.view.market, nil
+	return p.snapshot.market, nil
 }
 
-// joined returns a peer that just joined, from the API server; nil is one that the cache
-// shows, or a stranger. It is called without the lock, so that others need not wait.
+// joined returns a peer that just joined, from the API server; nil if the cache has the
+// peer, or it is not trusted. It is called without p.mu, so that other calls need not wait.
 func (p *Provider) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	if fc, err := store.Peek(ctx, p.Client, peer); err != nil || fc != nil {
 		return nil, err
@@ -105,8 +106,8 @@ func (p *Provider) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha
 	return store.Find(ctx, p.Reader, peer)
 }
 
-// marketFor is market with a peer in it that the last look did not show: the one that
-// just joined, or that of the cache. The lock is held.
+// marketFor returns the market with a peer that it may lack: the one that just joined, or
+// the one in the cache. p.mu must be held.
 func (p *Provider) marketFor(ctx context.Context, peer peering.ClusterID, joined *v1alpha1.ForeignCluster) (*market.Market, error) {
 	m, err := p.market(ctx)
 	if err != nil || m.Peers[peer] != nil {
@@ -123,9 +124,9 @@ func (p *Provider) marketFor(ctx context.Context, peer peering.ClusterID, joined
 	return m, nil
 }
 
-// look reads everything but nodes and pods. The lock is held.
-func (p *Provider) look(ctx context.Context) (*market.Market, error) {
-	m := market.Market{Supply: *p.view.supply}
+// readMarket reads everything but nodes and pods. p.mu must be held.
+func (p *Provider) readMarket(ctx context.Context) (*market.Market, error) {
+	m := market.Market{Supply: *p.snapshot.supply}
 	var err error
 	if m.Policies, err = p.policies(ctx); err != nil {
 		return nil, err
@@ -136,11 +137,11 @@ func (p *Provider) look(ctx context.Context) (*market.Market, error) {
 	}
 	m.Peers = store.KnownAll(peers.Items)
 	p.readClasses(ctx, m.Policies)
-	m.RuntimeClasses, m.StorageClasses = p.view.runtimeClasses, p.view.storageClasses
+	m.RuntimeClasses, m.StorageClasses = p.snapshot.runtimeClasses, p.snapshot.storageClasses
 	if m.Exports, err = p.exports(ctx, m.Policies); err != nil {
 		return nil, err
 	}
-	if p.view.contracts, err = p.contracts(ctx); err != nil {
+	if p.snapshot.contracts, err = p.contracts(ctx); err != nil {
 		return nil, err
 	}
 	reserved, err := p.reservations()
@@ -150,12 +151,12 @@ func (p *Provider) look(ctx context.Context) (*market.Market, error) {
 	return market.New(m, reserved)
 }
 
-// reservations returns what contracts and offers hold back. An offer that was stored as
-// a contract is dropped. The lock is held.
+// reservations returns what contracts grant and advertisements promise. It drops
+// advertisements that were stored as contracts. p.mu must be held.
 func (p *Provider) reservations() ([]market.Reservation, error) {
-	out := make([]market.Reservation, 0, len(p.view.contracts)+len(p.advertised))
-	for _, name := range slices.Sorted(maps.Keys(p.view.contracts)) {
-		c := p.view.contracts[name]
+	out := make([]market.Reservation, 0, len(p.snapshot.contracts)+len(p.advertised))
+	for _, name := range slices.Sorted(maps.Keys(p.snapshot.contracts)) {
+		c := p.snapshot.contracts[name]
 		if !store.Unverified(c).Wants().Capacity {
 			continue
 		}
@@ -169,9 +170,9 @@ func (p *Provider) reservations() ([]market.Reservation, error) {
 		})
 	}
 	for key, o := range p.advertised {
-		// What it was to become may be stored, and whoever signed it gone before it
-		// could be told.
-		if c := p.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
+		// Its contract may be stored although the call that signed it ended before the
+		// response.
+		if c := p.snapshot.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
 			delete(p.advertised, key)
 			continue
 		}
@@ -183,9 +184,9 @@ func (p *Provider) reservations() ([]market.Reservation, error) {
 	return out, nil
 }
 
-// contracts returns the contracts by name: those that the cache shows, and what
-// was signed since. Whether one of the latter is there after all is asked for
-// when the cache takes long.
+// contracts returns the contracts by name: those in the cache, and those signed
+// since. If the cache lacks one of the latter for long, it is read from the API
+// server.
 func (p *Provider) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, error) {
 	var list v1alpha1.ContractList
 	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -200,7 +201,7 @@ func (p *Provider) contracts(ctx context.Context) (map[string]*v1alpha1.Contract
 			delete(p.recent, name)
 			continue
 		}
-		if p.Now().Sub(r.at) >= recentSettle {
+		if p.Now().Sub(r.at) >= cacheLag {
 			var now v1alpha1.Contract
 			err := p.Reader.Get(ctx, client.ObjectKey{Name: name}, &now)
 			if apierrors.IsNotFound(err) {
@@ -219,29 +220,29 @@ func (p *Provider) contracts(ctx context.Context) (map[string]*v1alpha1.Contract
 	return out, nil
 }
 
-// readClasses reads which runtime and storage classes there are, if a policy offers
-// any. Where they cannot be read they are as they were. The lock is held.
+// readClasses reads which runtime and storage classes exist, if a policy offers any.
+// It keeps the previous ones if that fails. p.mu must be held.
 func (p *Provider) readClasses(ctx context.Context, policies []market.Policy) {
-	v, now := &p.view, p.Now()
+	s, now := &p.snapshot, p.Now()
 	if !slices.ContainsFunc(policies, func(p market.Policy) bool { return len(p.Value.RuntimeClasses)+len(p.Value.StorageClasses) > 0 }) {
-		v.runtimeClasses, v.storageClasses, v.classesAt = nil, nil, time.Time{}
+		s.runtimeClasses, s.storageClasses, s.classesAt = nil, nil, time.Time{}
 		return
 	}
-	if p.following.Load() && now.Sub(v.classesAt) < classesPause {
+	if p.following.Load() && now.Sub(s.classesAt) < classesPause {
 		return
 	}
-	v.classesAt = now
+	s.classesAt = now
 	var runtime nodev1.RuntimeClassList
 	if err := p.Reader.List(ctx, &runtime); err != nil {
-		p.log().Warn("cannot tell which runtime classes there are", "err", err)
+		p.log().Warn("cannot list runtime classes", "err", err)
 	} else {
-		v.runtimeClasses = names(runtime.Items, func(c nodev1.RuntimeClass) string { return c.Name })
+		s.runtimeClasses = names(runtime.Items, func(c nodev1.RuntimeClass) string { return c.Name })
 	}
 	var storage storagev1.StorageClassList
 	if err := p.Reader.List(ctx, &storage); err != nil {
-		p.log().Warn("cannot tell which storage classes there are", "err", err)
+		p.log().Warn("cannot list storage classes", "err", err)
 	} else {
-		v.storageClasses = names(storage.Items, func(c storagev1.StorageClass) string { return c.Name })
+		s.storageClasses = names(storage.Items, func(c storagev1.StorageClass) string { return c.Name })
 	}
 }
 
@@ -255,8 +256,8 @@ func names[T any](classes []T, name func(T) string) []string {
 	return out
 }
 
-// exports returns what the peers of each policy are told, by the policy's name. The
-// lock is held.
+// exports returns the Services that each policy exports, by the policy's name. p.mu
+// must be held.
 func (p *Provider) exports(ctx context.Context, policies []market.Policy) (map[string]market.Exported, error) {
 	named, sets := map[string]bool{}, false
 	for i := range policies {
@@ -275,7 +276,7 @@ func (p *Provider) exports(ctx context.Context, policies []market.Policy) (map[s
 			named[name.Namespace], inSet[name] = true, true
 		}
 	}
-	// Before looking: a change that comes meanwhile has it done again.
+	// Before reading: a change meanwhile causes another read.
 	p.exporting.Store(sets || len(named) > 0)
 	namespaces, services, err := p.open(ctx, slices.Sorted(maps.Keys(named)))
 	if err != nil {
@@ -292,7 +293,7 @@ func (p *Provider) exports(ctx context.Context, policies []market.Policy) (map[s
 	return out, nil
 }
 
-// open returns those of the named namespaces whose Services may be told of, and the Services.
+// open returns those of the named namespaces whose Services may be exported, and the Services.
 func (p *Provider) open(ctx context.Context, names []string) (map[string]*corev1.Namespace, []corev1.Service, error) {
 	namespaces := map[string]*corev1.Namespace{}
 	var services []corev1.Service
@@ -315,15 +316,15 @@ func (p *Provider) open(ctx context.Context, names []string) (map[string]*corev1
 	return namespaces, services, nil
 }
 
-// policiesRead is policies as they were read last, and of what.
+// policiesRead is the policies as last read, and the objects that they were read from.
 type policiesRead struct {
 	mu       sync.Mutex
 	of       []v1alpha1.PeeringPolicy
 	policies []market.Policy
 }
 
-// policies returns the policies in the order in which they are asked, to be read only. They are
-// read again once one changed: each pod of a peer asks for what it is granted.
+// policies returns the policies in order of precedence. Callers must not change them. They are parsed
+// again only when one changed, since each pod of a peer needs them.
 func (p *Provider) policies(ctx context.Context) ([]market.Policy, error) {
 	var list v1alpha1.PeeringPolicyList
 	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -342,8 +343,8 @@ func (p *Provider) policies(ctx context.Context) ([]market.Policy, error) {
 	return r.policies, nil
 }
 
-// readSupply reads nodes and pods. What it is given is only read, so a cache
-// need not copy it.
+// readSupply reads nodes and pods. It does not change them, so a cache need not
+// copy them.
 func readSupply(ctx context.Context, c client.Reader) (market.Supply, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
