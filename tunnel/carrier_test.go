@@ -104,8 +104,8 @@ type carrierNode struct {
 	dead     bool
 	began    time.Time
 	election election
-	// said is the claim that others have heard.
-	said probe.Claim
+	// claimed is the claim that others have received.
+	claimed probe.Claim
 }
 
 func (w *carrierWorld) cutLink(a, b string, down bool) {
@@ -122,7 +122,7 @@ func (w *carrierWorld) situation(n *carrierNode) situation {
 	s := situation{now: w.now, self: n.name, leads: own < other, began: n.began}
 	for _, m := range w.nodes[n.cluster] {
 		if m.gateway {
-			s.home = append(s.home, homeGateway{node: m.name, rank: plan.Rank(own, other, m.name), alive: m == n || w.up(n, m), Claim: m.said})
+			s.home = append(s.home, homeGateway{node: m.name, rank: plan.Rank(own, other, m.name), alive: m == n || w.up(n, m), Claim: m.claimed})
 		}
 	}
 	if n.gateway {
@@ -132,7 +132,7 @@ func (w *carrierWorld) situation(n *carrierNode) situation {
 				if w.up(n, m) {
 					state = probe.PathUp
 				}
-				s.peer = append(s.peer, peerGateway{node: m.name, rank: plan.Rank(other, own, m.name), path: state, carries: m.said.Carries})
+				s.peer = append(s.peer, peerGateway{node: m.name, rank: plan.Rank(other, own, m.name), path: state, carries: m.claimed.Carries})
 			}
 		}
 	}
@@ -154,7 +154,7 @@ func (w *carrierWorld) step() (changed bool) {
 	}
 	for _, side := range w.nodes {
 		for _, n := range side {
-			n.said = n.election.Claim
+			n.claimed = n.election.Claim
 		}
 	}
 	return changed
@@ -182,7 +182,7 @@ func TestCarriersOfTwoClustersAgree(t *testing.T) {
 			case 1:
 				n := rapid.SampledFrom(all).Draw(t, "node")
 				if dead := rapid.Bool().Draw(t, "dead"); n.dead && !dead {
-					n.dead, n.began, n.election, n.said = false, w.now, election{}, probe.Claim{}
+					n.dead, n.began, n.election, n.claimed = false, w.now, election{}, probe.Claim{}
 				} else {
 					n.dead = dead
 				}

@@ -135,8 +135,8 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 // delayPort is where a relay is asked to delay its datagrams for a node.
 const delayPort = 17450
 
-// askToHold is a fabric's Config.DelayRelay.
-func askToHold(relay netip.AddrPort, d time.Duration) {
+// askToDelay is a fabric's Config.DelayRelay.
+func askToDelay(relay netip.AddrPort, d time.Duration) {
 	conn, err := net.Dial("udp4", netip.AddrPortFrom(relay.Addr(), delayPort).String())
 	if err != nil {
 		return

@@ -77,9 +77,9 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 
 // hasMore reports whether a peer has prefixes beyond those that it should have and those that are
 // moved to another peer.
-func hasMore(has map[netip.Prefix]bool, wanted []netip.Prefix, moved map[netip.Prefix]bool) bool {
+func hasMore(has map[netip.Prefix]bool, desired []netip.Prefix, moved map[netip.Prefix]bool) bool {
 	left := maps.Clone(has)
-	for _, a := range wanted {
+	for _, a := range desired {
 		delete(left, a)
 	}
 	maps.DeleteFunc(left, func(a netip.Prefix, _ bool) bool { return moved[a] })

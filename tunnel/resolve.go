@@ -26,11 +26,11 @@ type resolver struct {
 }
 
 type resolution struct {
-	addrs  []netip.Addr
-	err    error
-	asked  time.Time
-	wanted time.Time
-	busy   bool
+	addrs []netip.Addr
+	err   error
+	asked time.Time
+	used  time.Time
+	busy  bool
 }
 
 func newResolver(poke func()) *resolver {
@@ -86,14 +86,14 @@ func (r *resolver) ask(ctx context.Context, now time.Time, name string, every ti
 		known = &resolution{}
 		r.names[name] = known
 	}
-	known.wanted = now
+	known.used = now
 	if !known.busy && now.Sub(known.asked) >= every {
 		known.busy, known.asked = true, now
 		r.group.Go(func() { r.find(ctx, name) })
 	}
 	if now.Sub(r.swept) >= resolveEvery {
 		r.swept = now
-		maps.DeleteFunc(r.names, func(_ string, o *resolution) bool { return !o.busy && now.Sub(o.wanted) > 10*resolveEvery })
+		maps.DeleteFunc(r.names, func(_ string, o *resolution) bool { return !o.busy && now.Sub(o.used) > 10*resolveEvery })
 	}
 	return known
 }

@@ -74,7 +74,7 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), DelayRelay: askToHold, Log: log})
+	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), DelayRelay: askToDelay, Log: log})
 	if err != nil {
 		return err
 	}

@@ -104,12 +104,12 @@ func lastMTUs(l plan.Layout, have []routeKey) map[netip.Addr]int {
 // If one cannot be added the others are added nevertheless.
 func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	var errs []error
-	had, wanted, placed := map[routeKey]bool{}, map[routeKey]bool{}, map[routeKey]bool{}
+	had, desired, placed := map[routeKey]bool{}, map[routeKey]bool{}, map[routeKey]bool{}
 	for _, h := range have {
 		had[h] = true
 	}
 	for _, w := range want {
-		wanted[w], placed[w.place()] = true, true
+		desired[w], placed[w.place()] = true, true
 	}
 	for _, w := range want {
 		if had[w] {
@@ -121,7 +121,7 @@ func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 		}
 	}
 	for _, h := range have {
-		if wanted[h] || placed[h.place()] {
+		if desired[h] || placed[h.place()] {
 			continue
 		}
 		changed = true

@@ -414,9 +414,9 @@ func TestAGatewayThatHangsDelaysNoOther(t *testing.T) {
 
 func TestStrangersInTheClusterGetNoLink(t *testing.T) {
 	_, b := pair(t, fast)
-	var held []net.Conn
+	var delayed []net.Conn
 	defer func() {
-		for _, c := range held {
+		for _, c := range delayed {
 			c.Close()
 		}
 	}()
@@ -425,10 +425,10 @@ func TestStrangersInTheClusterGetNoLink(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, c)
+		delayed = append(delayed, c)
 	}
 	open := 0
-	for _, c := range held {
+	for _, c := range delayed {
 		_ = c.SetReadDeadline(time.Now().Add(time.Second))
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			open++

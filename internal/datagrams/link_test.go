@@ -87,9 +87,9 @@ func TestAGatewayRefusesAServerThatIsNotItsAgent(t *testing.T) {
 		},
 		"an echo of the gateway's own proof": func(c net.Conn) {
 			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
-			said := make([]byte, 32+nonceLen+1+len(testPeer)+macLen)
-			_, _ = io.ReadFull(c, said)
-			_, _ = c.Write(append([]byte{responseOK}, said[len(said)-macLen:]...))
+			message := make([]byte, 32+nonceLen+1+len(testPeer)+macLen)
+			_, _ = io.ReadFull(c, message)
+			_, _ = c.Write(append([]byte{responseOK}, message[len(message)-macLen:]...))
 		},
 		"an answer unknown": func(c net.Conn) {
 			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
@@ -106,10 +106,10 @@ func TestAGatewayRefusesAServerThatIsNotItsAgent(t *testing.T) {
 }
 
 func TestAProofIsGoodForOneConnection(t *testing.T) {
-	said := append(append(append([]byte(nil), testOwn[:]...), make([]byte, nonceLen)...), byte(len(testPeer)))
-	said = append(said, testPeer...)
+	message := append(append(append([]byte(nil), testOwn[:]...), make([]byte, nonceLen)...), byte(len(testPeer)))
+	message = append(message, testPeer...)
 	nonce := make([]byte, nonceLen)
-	whole := append(said, mac(testKey, []byte("gateway"), nonce, said)...)
+	whole := append(message, mac(testKey, []byte("gateway"), nonce, message)...)
 	if _, _, _, err := readRequest(bytes.NewReader(whole), nonce, known); err != nil {
 		t.Fatalf("a proof: %v", err)
 	}
@@ -131,11 +131,11 @@ func FuzzALinkNeedsTheKey(f *testing.F) {
 	f.Add(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...))
 	f.Add(append(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...), make([]byte, macLen)...))
 	f.Add(bytes.Repeat([]byte{255}, 300))
-	f.Fuzz(func(t *testing.T, said []byte) {
+	f.Fuzz(func(t *testing.T, message []byte) {
 		conn := struct {
 			io.Reader
 			io.Writer
-		}{bytes.NewReader(said), io.Discard}
+		}{bytes.NewReader(message), io.Discard}
 		if r, err := respond(conn, known, func([32]byte) bool { return true }); err == nil {
 			t.Fatalf("let in: %v", r)
 		}
@@ -155,15 +155,15 @@ func FuzzFramesOfALink(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 9})
 	f.Add(make([]byte, 3*linkHead))
 	f.Add(bytes.Repeat([]byte{255}, 100))
-	f.Fuzz(func(t *testing.T, said []byte) {
+	f.Fuzz(func(t *testing.T, message []byte) {
 		got := 0
-		err := readLink(readConn{in: bytes.NewReader(said)}, func(_ Tag, d []byte) {
+		err := readLink(readConn{in: bytes.NewReader(message)}, func(_ Tag, d []byte) {
 			if got += linkHead + len(d); len(d) == 0 || len(d) > MaxDatagram {
 				t.Fatalf("a datagram of %d bytes", len(d))
 			}
 		})
-		if err == nil || got > len(said) {
-			t.Fatalf("%d bytes of %d, %v", got, len(said), err)
+		if err == nil || got > len(message) {
+			t.Fatalf("%d bytes of %d, %v", got, len(message), err)
 		}
 	})
 }

@@ -37,8 +37,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// heardLAN is a LAN as one responder receives it.
-type heardLAN struct {
+// fakeLAN is a LAN as one responder receives it.
+type fakeLAN struct {
 	mu         sync.Mutex
 	log        []string
 	interfaces []string
@@ -48,13 +48,13 @@ type heardLAN struct {
 	fails      error
 }
 
-func (h *heardLAN) note(format string, args ...any) {
+func (h *fakeLAN) note(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.log = append(h.log, fmt.Sprintf(format, args...))
 }
 
-func (h *heardLAN) said() string {
+func (h *fakeLAN) sent() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := strings.Join(h.log, ", ")
@@ -62,14 +62,14 @@ func (h *heardLAN) said() string {
 	return out
 }
 
-func (h *heardLAN) hears(list ...discovery.Found) {
+func (h *fakeLAN) receives(list ...discovery.Found) {
 	h.mu.Lock()
 	h.found = list
 	h.mu.Unlock()
 	h.changed <- struct{}{}
 }
 
-func (h *heardLAN) Run(ctx context.Context) error {
+func (h *fakeLAN) Run(ctx context.Context) error {
 	h.note("run")
 	h.mu.Lock()
 	fails := h.fails
@@ -82,7 +82,7 @@ func (h *heardLAN) Run(ctx context.Context) error {
 	return nil
 }
 
-func (h *heardLAN) Publish(list []discovery.Service) error {
+func (h *fakeLAN) Publish(list []discovery.Service) error {
 	for _, s := range list {
 		h.note("publish %s at %s:%d", s.Instance, s.Addresses, s.Port)
 	}
@@ -92,15 +92,15 @@ func (h *heardLAN) Publish(list []discovery.Service) error {
 	return nil
 }
 
-func (h *heardLAN) Found() []discovery.Found {
+func (h *fakeLAN) Found() []discovery.Found {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.found)
 }
 
-func (h *heardLAN) Changed() <-chan struct{} { return h.changed }
+func (h *fakeLAN) Changed() <-chan struct{} { return h.changed }
 
-func (h *heardLAN) Stats() map[string]mdns.Stats {
+func (h *fakeLAN) Stats() map[string]mdns.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := map[string]mdns.Stats{}
@@ -110,7 +110,7 @@ func (h *heardLAN) Stats() map[string]mdns.Stats {
 	return out
 }
 
-func (h *heardLAN) Conflicts() []mdns.Conflict {
+func (h *fakeLAN) Conflicts() []mdns.Conflict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.conflicts)
@@ -119,7 +119,7 @@ func (h *heardLAN) Conflicts() []mdns.Conflict {
 // lanNode is a node in virtual time, and what it wrote.
 type lanNode struct {
 	t      *testing.T
-	lan    *heardLAN
+	lan    *fakeLAN
 	client client.WithWatch
 	kick   chan struct{}
 	stop   func()
@@ -129,7 +129,7 @@ type lanNode struct {
 }
 
 func newLANNode(t *testing.T) *lanNode {
-	n := &lanNode{t: t, kick: make(chan struct{}, 1), lan: &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}}
+	n := &lanNode{t: t, kick: make(chan struct{}, 1), lan: &fakeLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}}
 	n.client = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}, &v1alpha1.ForeignCluster{}).Build(),
 		interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
@@ -215,43 +215,43 @@ func TestANodeListensOnlyWhileItIsWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLANNode(t)
 		spend(time.Hour)
-		if said := n.lan.said(); said != "" || len(n.written()) != 0 {
-			t.Errorf("without a NodeDiscovery: %s", said)
+		if sent := n.lan.sent(); sent != "" || len(n.written()) != 0 {
+			t.Errorf("without a NodeDiscovery: %s", sent)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{Publish: published(7443, "192.0.2.1")})
 		spend(time.Second)
-		if said := n.lan.said(); said != `on [], publish office at [192.0.2.1]:7443, run` && said != `on [], run, publish office at [192.0.2.1]:7443` {
-			t.Errorf("with one: %s", said)
+		if sent := n.lan.sent(); sent != `on [], publish office at [192.0.2.1]:7443, run` && sent != `on [], run, publish office at [192.0.2.1]:7443` {
+			t.Errorf("with one: %s", sent)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{Publish: published(30743, "192.0.2.1")})
 		spend(time.Second)
-		if said := n.lan.said(); said != "publish office at [192.0.2.1]:30743" {
-			t.Errorf("with another port: %s", said)
+		if sent := n.lan.sent(); sent != "publish office at [192.0.2.1]:30743" {
+			t.Errorf("with another port: %s", sent)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{NotPublished: "no other cluster can dial it"})
 		spend(time.Second)
-		if said := n.lan.said(); said != "publish nothing" {
-			t.Errorf("with nothing to publish: %s", said)
+		if sent := n.lan.sent(); sent != "publish nothing" {
+			t.Errorf("with nothing to publish: %s", sent)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth*"}})
 		spend(time.Second)
-		if said := n.lan.said(); said != `goodbye, on ["eth*"], run` {
-			t.Errorf("on other interfaces: %s", said)
+		if sent := n.lan.sent(); sent != `goodbye, on ["eth*"], run` {
+			t.Errorf("on other interfaces: %s", sent)
 		}
 		if err := n.client.Delete(t.Context(), &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
 			t.Fatal(err)
 		}
 		n.kick <- struct{}{}
 		spend(time.Second)
-		if said := n.lan.said(); said != "goodbye" {
-			t.Errorf("when it is gone: %s", said)
+		if sent := n.lan.sent(); sent != "goodbye" {
+			t.Errorf("when it is gone: %s", sent)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{})
 		spend(time.Second)
-		n.lan.said()
+		n.lan.sent()
 		n.stop()
-		if said := n.lan.said(); said != "goodbye" {
-			t.Errorf("when the fabric ends: %s", said)
+		if sent := n.lan.sent(); sent != "goodbye" {
+			t.Errorf("when the fabric ends: %s", sent)
 		}
 	})
 }
@@ -292,7 +292,7 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 		defer https.Close()
 		mapper := meta.NewDefaultRESTMapper(nil)
 		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeDiscovery"), meta.RESTScopeRoot)
-		lan := &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}
+		lan := &fakeLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		cfg := Config{Kubernetes: &rest.Config{Host: https.URL, QPS: -1}, Node: "a", Log: slog.New(slog.DiscardHandler)}
@@ -305,8 +305,8 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 		const report = "get /apis/entente.dev/v1alpha1/nodediscoveries/a/status"
 		waittest.Eventually(t, "it watches", func() bool { return server.asked()["watch nodediscoveries"] > 0 })
 		if !there {
-			if said := lan.said(); said != "" || server.asked()[report] > 0 {
-				t.Errorf("without a NodeDiscovery the LAN heard %q; it asked for %v", said, server.asked())
+			if sent := lan.sent(); sent != "" || server.asked()[report] > 0 {
+				t.Errorf("without a NodeDiscovery the LAN received %q; it asked for %v", sent, server.asked())
 			}
 			made <- metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: raw}}
 		}
@@ -315,8 +315,8 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if said := lan.said(); strings.Count(said, "listens") != 1 || strings.Count(said, "goodbye") != 1 {
-			t.Errorf("there was a NodeDiscovery: %t; the LAN heard %q", there, said)
+		if sent := lan.sent(); strings.Count(sent, "listens") != 1 || strings.Count(sent, "goodbye") != 1 {
+			t.Errorf("there was a NodeDiscovery: %t; the LAN received %q", there, sent)
 		}
 		if foreign.Load() > 0 {
 			t.Errorf("%d requests for all nodes' of %v", foreign.Load(), server.asked())
@@ -344,20 +344,20 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 			t.Errorf("while nothing changes it wrote %d times in 10 minutes", len(writes))
 		}
 		spend(time.Second)
-		n.lan.hears(onLAN('x', "eth0", "192.0.2.7:7443"))
+		n.lan.receives(onLAN('x', "eth0", "192.0.2.7:7443"))
 		spend(0)
 		if s := n.status(); len(s.Found) != 1 || s.Found[0].ClusterID != string(testID('x')) {
 			t.Errorf("right after something was found it reports %+v", s.Found)
 		}
 		spend(2 * time.Second)
-		n.lan.hears()
+		n.lan.receives()
 		spend(0)
 		if s := n.status(); len(s.Found) != 0 {
 			t.Errorf("right after its goodbye it reports %+v", s.Found)
 		}
 		n.written()
 		for i := range 200 {
-			n.lan.hears(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i+1)))
+			n.lan.receives(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i+1)))
 			spend(50 * time.Millisecond)
 		}
 		writes := n.written()
@@ -371,14 +371,14 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		}
 		// For ever it is less often; after a rest it is at once again.
 		for i := range 600 {
-			n.lan.hears(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i%200+1)))
+			n.lan.receives(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i%200+1)))
 			spend(time.Second)
 		}
 		if got, most := len(n.written()), lanStatusBurst+int(10*time.Minute/lanStatusPace)+1; got > most || got < most/2 {
 			t.Errorf("wrote %d times in 10 min, want up to %d", got, most)
 		}
 		spend(5 * time.Minute)
-		n.lan.hears()
+		n.lan.receives()
 		spend(0)
 		if s := n.status(); len(s.Found) != 0 {
 			t.Errorf("after a rest it reports %+v right after a goodbye", s.Found)
@@ -591,7 +591,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.Start(ctx) }()
 		look := func(list []discovery.Found) (all int, there bool) {
-			n.lan.hears(list...)
+			n.lan.receives(list...)
 			for range 20 {
 				spend(2 * time.Second)
 				wake <- struct{}{}

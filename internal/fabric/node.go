@@ -274,19 +274,19 @@ func (n *node) watch(ctx context.Context, objects cache.Cache, kick notify.Chann
 
 // carryOn uses the saved plan until the objects were read from the API server.
 func (n *node) carryOn(ctx context.Context, read <-chan error) error {
-	kept := n.state.load()
+	stored := n.state.load()
 	tick := time.NewTicker(nodeResync)
 	defer tick.Stop()
 	stale := false
 	for {
-		if kept != nil {
-			tunnels, at, old := kept.usable(time.Now())
+		if stored != nil {
+			tunnels, at, old := stored.usable(time.Now())
 			if old && !stale {
-				n.cfg.Log.Warn("the API server has not answered for too long: tunnels end", "since", kept.Confirmed, "limit", savedLife)
+				n.cfg.Log.Warn("the API server has not answered for too long: tunnels end", "since", stored.Confirmed, "limit", savedLife)
 			}
 			stale = old
-			n.known = kept.known()
-			if desired := n.plan(&kept.Node, kept.FabricNodes, tunnels, at); desired != nil {
+			n.known = stored.known()
+			if desired := n.plan(&stored.Node, stored.FabricNodes, tunnels, at); desired != nil {
 				n.fabric.Set(*desired)
 			}
 		}

@@ -206,17 +206,17 @@ func Lasting(cuts []Cut, was CutsSince, reported, now time.Time) (lasting []Cut,
 
 // CutsMessage returns a text that names the nodes whose pods are cut off, and why.
 func CutsMessage(cuts []Cut) string {
-	whose := map[string][]string{}
+	byReason := map[string][]string{}
 	for _, c := range cuts {
 		name := c.key()
 		if c.split {
 			name = "one of " + strings.Join(c.Nodes, " and ")
 		}
-		whose[c.Why] = append(whose[c.Why], name)
+		byReason[c.Why] = append(byReason[c.Why], name)
 	}
 	var texts []string
-	for _, why := range slices.Sorted(maps.Keys(whose)) {
-		texts = append(texts, fmt.Sprintf("pods on %s are cut off: %s", Some(whose[why]), why))
+	for _, why := range slices.Sorted(maps.Keys(byReason)) {
+		texts = append(texts, fmt.Sprintf("pods on %s are cut off: %s", Some(byReason[why]), why))
 	}
 	if more := len(texts) - maxCuts; more > 0 {
 		texts = append(texts[:maxCuts], fmt.Sprintf("and others for %d more reasons", more))

@@ -66,9 +66,9 @@ func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range nodes.Items {
-		said := strings.Join(n.Spec.EndpointProblems, "; ")
-		if text := want[n.Name]; (text == "") != (said == "") || !strings.Contains(said, text) {
-			t.Errorf("%s reports %q, want %q", n.Name, said, text)
+		reported := strings.Join(n.Spec.EndpointProblems, "; ")
+		if text := want[n.Name]; (text == "") != (reported == "") || !strings.Contains(reported, text) {
+			t.Errorf("%s reports %q, want %q", n.Name, reported, text)
 		}
 		unannounced := strings.HasPrefix(n.Name, "worker") && want[n.Name] != ""
 		if (len(n.Spec.Pods) == 0) != unannounced {

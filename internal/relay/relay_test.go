@@ -293,8 +293,8 @@ func TestRequestsAreRefused(t *testing.T) {
 
 func TestAProofIsInvalidForAnotherConnection(t *testing.T) {
 	request := append([]byte{byte(len(testPeer))}, testPeer...)
-	said := append(slices.Clone(request), proof(testKey, make([]byte, nonceLen), request)...)
-	if _, err := readRequest(&stream{in: bytes.NewReader(said)}, known); !errors.Is(err, errRequest) {
+	sent := append(slices.Clone(request), proof(testKey, make([]byte, nonceLen), request)...)
+	if _, err := readRequest(&stream{in: bytes.NewReader(sent)}, known); !errors.Is(err, errRequest) {
 		t.Fatalf("a proof over another nonce was accepted: %v", err)
 	}
 }
@@ -355,13 +355,13 @@ func FuzzARequestNeedsTheKey(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte{255, 1})
 	f.Add(append(request, make([]byte, macLen)...))
-	f.Fuzz(func(t *testing.T, said []byte) {
-		s := &stream{in: bytes.NewReader(said)}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		s := &stream{in: bytes.NewReader(sent)}
 		if peer, err := readRequest(s, known); err == nil {
 			t.Fatalf("let in to %q", peer)
 		}
-		if len(said) > 0 && s.out.Len() != len(magic)+nonceLen {
-			t.Fatalf("%d bytes were said", s.out.Len())
+		if len(sent) > 0 && s.out.Len() != len(magic)+nonceLen {
+			t.Fatalf("%d bytes were written", s.out.Len())
 		}
 	})
 }
