@@ -43,20 +43,20 @@ func TestParseText(t *testing.T) {
 		want Text
 		err  string
 	}{
-		"keys do not depend on case":         {in: []string{"TxtVers=1", "ID=" + string(anID)}, want: Text{ID: anID}},
-		"the first of two counts":            {in: []string{id, "name=a", "name=b"}, want: Text{ID: anID, Name: "a"}},
-		"a key without a value says nothing": {in: []string{id, "name", "=x", ""}, want: Text{ID: anID}},
-		"keys from later versions are left":  {in: []string{id, "color=red"}, want: Text{ID: anID}},
-		"a value may hold equals signs":      {in: []string{id, "name=a=b"}, want: Text{ID: anID, Name: "a=b"}},
-		"no version is the first":            {in: []string{id}, want: Text{ID: anID}},
-		"texts are fit to be shown":          {in: []string{id, "name=\x1b[2Ja\u202eb\xff"}, want: Text{ID: anID, Name: "[2Ja b"}},
-		"texts are cut":                      {in: []string{id, "name=" + strings.Repeat("ä", 100)}, want: Text{ID: anID, Name: strings.Repeat("ä", 32)}},
-		"another version":                    {in: []string{"txtvers=2", id}, err: `version "2"`},
-		"no ID":                              {in: []string{"txtvers=1"}, err: "cluster ID"},
-		"not an ID":                          {in: []string{"id=ABC"}, err: "cluster ID"},
-		"nothing":                            {err: "cluster ID"},
-		"too many strings":                   {in: slicesOf("x", 33), err: "33 strings"},
-		"too long":                           {in: slicesOf(strings.Repeat("x", 255), 6), err: "exceeds 1300 bytes"},
+		"keys do not depend on case":        {in: []string{"TxtVers=1", "ID=" + string(anID)}, want: Text{ID: anID}},
+		"the first of two counts":           {in: []string{id, "name=a", "name=b"}, want: Text{ID: anID, Name: "a"}},
+		"a key without a value is ignored":  {in: []string{id, "name", "=x", ""}, want: Text{ID: anID}},
+		"keys from later versions are left": {in: []string{id, "color=red"}, want: Text{ID: anID}},
+		"a value may hold equals signs":     {in: []string{id, "name=a=b"}, want: Text{ID: anID, Name: "a=b"}},
+		"no version is the first":           {in: []string{id}, want: Text{ID: anID}},
+		"texts are fit to be shown":         {in: []string{id, "name=\x1b[2Ja\u202eb\xff"}, want: Text{ID: anID, Name: "[2Ja b"}},
+		"texts are cut":                     {in: []string{id, "name=" + strings.Repeat("ä", 100)}, want: Text{ID: anID, Name: strings.Repeat("ä", 32)}},
+		"another version":                   {in: []string{"txtvers=2", id}, err: `version "2"`},
+		"no ID":                             {in: []string{"txtvers=1"}, err: "cluster ID"},
+		"not an ID":                         {in: []string{"id=ABC"}, err: "cluster ID"},
+		"nothing":                           {err: "cluster ID"},
+		"too many strings":                  {in: slicesOf("x", 33), err: "33 strings"},
+		"too long":                          {in: slicesOf(strings.Repeat("x", 255), 6), err: "exceeds 1300 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,15 +104,15 @@ func TestServiceCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Service){
-		"no name":              func(s *Service) { s.Instance = "" },
-		"a long name":          func(s *Service) { s.Instance = strings.Repeat("x", 64) },
-		"a name of controls":   func(s *Service) { s.Instance = "a\nb" },
-		"a host of two labels": func(s *Service) { s.Host = "a.b" },
-		"no host":              func(s *Service) { s.Host = "" },
-		"no port":              func(s *Service) { s.Port = 0 },
-		"an address of nobody": func(s *Service) { s.Addresses = []netip.Addr{netip.IPv4Unspecified()} },
-		"too many addresses":   func(s *Service) { s.Addresses = make([]netip.Addr, 9) },
-		"no ID":                func(s *Service) { s.Text.ID = "" },
+		"no name":                func(s *Service) { s.Instance = "" },
+		"a long name":            func(s *Service) { s.Instance = strings.Repeat("x", 64) },
+		"a name of controls":     func(s *Service) { s.Instance = "a\nb" },
+		"a host of two labels":   func(s *Service) { s.Host = "a.b" },
+		"no host":                func(s *Service) { s.Host = "" },
+		"no port":                func(s *Service) { s.Port = 0 },
+		"an unspecified address": func(s *Service) { s.Addresses = []netip.Addr{netip.IPv4Unspecified()} },
+		"too many addresses":     func(s *Service) { s.Addresses = make([]netip.Addr, 9) },
+		"no ID":                  func(s *Service) { s.Text.ID = "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,15 +25,15 @@ func TestInTurnSharesTheRoom(t *testing.T) {
 		room int
 		want string
 	}{
-		"nothing":                      {room: 2, want: "[]"},
-		"no room":                      {list: []Claim[string]{claim("x", a)}, want: "[]"},
-		"in order of one":              {list: []Claim[string]{claim("x", a), claim("y", a), claim("z", a)}, room: 2, want: "[x y]"},
-		"the first of each":            {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", b), claim("z", c)}, room: 3, want: "[w y z]"},
-		"then the second":              {list: []Claim[string]{claim("v", a), claim("w", a), claim("x", a), claim("y", b), claim("z", b)}, room: 4, want: "[v y w z]"},
-		"each once":                    {list: []Claim[string]{claim("x", a), claim("x", a), claim("x", b), claim("y", b)}, room: 4, want: "[x y]"},
-		"what two say is first of one": {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", a, b), claim("z", a)}, room: 2, want: "[w y]"},
-		"said by another before":       {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", a), claim("y", b)}, room: 2, want: "[w y]"},
-		"of no address is one":         {list: []Claim[string]{claim("x"), claim("y"), claim("z", a)}, room: 2, want: "[x z]"},
+		"nothing":           {room: 2, want: "[]"},
+		"no room":           {list: []Claim[string]{claim("x", a)}, want: "[]"},
+		"in order of one":   {list: []Claim[string]{claim("x", a), claim("y", a), claim("z", a)}, room: 2, want: "[x y]"},
+		"the first of each": {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", b), claim("z", c)}, room: 3, want: "[w y z]"},
+		"then the second":   {list: []Claim[string]{claim("v", a), claim("w", a), claim("x", a), claim("y", b), claim("z", b)}, room: 4, want: "[v y w z]"},
+		"each once":         {list: []Claim[string]{claim("x", a), claim("x", a), claim("x", b), claim("y", b)}, room: 4, want: "[x y]"},
+		"a value of two addresses, the first of one": {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", a, b), claim("z", a)}, room: 2, want: "[w y]"},
+		"sent by another before":                     {list: []Claim[string]{claim("w", a), claim("x", a), claim("y", a), claim("y", b)}, room: 2, want: "[w y]"},
+		"of no address is one":                       {list: []Claim[string]{claim("x"), claim("y"), claim("z", a)}, room: 2, want: "[x z]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,8 +44,8 @@ func TestInTurnSharesTheRoom(t *testing.T) {
 	}
 }
 
-// Whatever fewer addresses than there are places say, and in whatever order: what another
-// address says stays, also if they say it themselves.
+// Whatever fewer addresses than there are places send, and in whatever order, the value of another
+// address stays, even if they send it themselves.
 func TestFewAddressesEvictNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

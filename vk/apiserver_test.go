@@ -27,8 +27,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// realHome is an API server with the chart in it, its owner, and the agent with the
-// rights that users give it.
+// realHome is an API server with the chart in it, its owner, and the agent with the rights of an
+// installation.
 type realHome struct {
 	t            *testing.T
 	owner, agent kubernetes.Interface
@@ -102,7 +102,7 @@ func (r *realHome) choose(loss peering.Loss) {
 	r.node.NamespacesChanged()
 }
 
-// tolerates says whether Kubernetes leaves a pod on a node that is lost for so long; 0 is for ever.
+// tolerates reports whether Kubernetes leaves a pod on a lost node for this long; 0 means indefinitely.
 func (r *realHome) tolerates(name string, seconds int64) bool {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		i := slices.IndexFunc(r.pod(name).Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == key })
@@ -116,7 +116,7 @@ func (r *realHome) tolerates(name string, seconds int64) bool {
 	return true
 }
 
-// chosen holds that pods stay on a lost node as their namespace chose, also those that run, and
+// chosen checks that pods, running ones included, stay on a lost node as their namespace chose, and
 // that the agent may change nothing else of them.
 func (r *realHome) chosen(name string) {
 	r.t.Helper()
@@ -127,7 +127,7 @@ func (r *realHome) chosen(name string) {
 	r.choose(peering.Loss{Action: peering.LossKeep})
 	r.until("a pod is kept again", func() bool { return r.tolerates(name, 0) })
 	if after := r.remote.applied(); after != before {
-		r.t.Errorf("what home tolerates crossed: %d objects were applied, %d before", after, before)
+		r.t.Errorf("a change of tolerations was sent: %d objects were applied, %d before", after, before)
 	}
 	if p := r.pod(name); p.Status.Phase != corev1.PodRunning {
 		r.t.Errorf("the pod is %s", p.Status.Phase)
@@ -299,7 +299,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	}
 }
 
-// A real API server takes what is left of a forged status, and the pod ends.
+// A real API server accepts the reduced form of a forged status, and the pod ends.
 func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 	r := newReal(t)
 	ctx := t.Context()
@@ -322,7 +322,7 @@ func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 	forged.ContainerStatuses = forged.ContainerStatuses[:1]
 	forged.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	r.remote.set(string(job.UID), forged)
-	r.until("what is left of a forged status is shown", func() bool { return r.pod("job").Status.Message == "forged" })
+	r.until("the reduced form of a forged status is shown", func() bool { return r.pod("job").Status.Message == "forged" })
 	p := r.pod("job")
 	if c := p.Status.ContainerStatuses[0]; c.Resources == nil || len(c.Resources.Requests)+len(c.Resources.Limits)+len(c.AllocatedResources) > 0 || c.State.Terminated == nil || len(p.Status.PodIPs) != 1 {
 		t.Errorf("status is %+v", p.Status)
@@ -334,7 +334,7 @@ func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 		r.until("it is lost", func() bool { return r.pod(lost.Name).Status.Phase == corev1.PodFailed })
 	}
 	r.until("the agent taints its node", func() bool { return slices.Contains(r.office().Spec.Taints, losingTaint()) })
-	r.until("it says why in an event", func() bool {
+	r.until("an event says why", func() bool {
 		list, err := r.owner.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "reason=PodsLost,involvedObject.kind=Node"})
 		return err == nil && len(list.Items) == 1
 	})

@@ -255,7 +255,7 @@ func TestPeerThatComesAndGoesIsBounded(t *testing.T) {
 	})
 }
 
-// reserveAll takes of a share until it is used up, and returns what that was.
+// reserveAll uses up a share, and returns how much that was.
 func reserveAll(s *share, now time.Time, size int) (bytes int) {
 	for i := 0; ; i++ {
 		w := writes{statuses: maxFirstStatuses}
@@ -284,7 +284,7 @@ func TestANodeCannotUseAnothersShare(t *testing.T) {
 	if most := maxWriteBytesBurst + 3600*maxWriteBytes + 2*len(hostile)*64<<10; total > most {
 		t.Errorf("three peers had %d bytes written in an hour, want at most %d", total, most)
 	}
-	// The honest one starts 100 pods a second meanwhile, which need half of what they bring.
+	// The honest one starts 100 pods a second meanwhile, which need half of their own writes.
 	for i := range 6000 {
 		w := writes{}
 		for range maxFirstStatuses {
@@ -299,7 +299,7 @@ func TestANodeCannotUseAnothersShare(t *testing.T) {
 	}
 }
 
-// What a status counts is the pod that the API server stores with it, not what changed.
+// A status counts the whole pod that the API server stores, not the change.
 func TestAStatusCountsAsTheWholePod(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{
@@ -326,8 +326,8 @@ type waiter struct {
 	next  time.Time
 }
 
-// Nodes that need nothing leave their shares to those that do, whatever had lined up
-// before others came; all together keep within the budget, and each has its part.
+// Nodes without writes leave their shares to the others, whatever was queued before others came;
+// all together stay within the budget, and each has its part.
 func TestIdleSharesAreUsedByOthers(t *testing.T) {
 	const nodes, pods, size, lasts = 8, 500, 32 << 10, 30 * time.Minute
 	b, begin := NewBudget(), time.Now()
@@ -452,7 +452,7 @@ func TestStatusBeforeAPodRunsIsGathered(t *testing.T) {
 		{0, none, pending, startGather},
 		{startGather / 3, pending, pending, startGather - startGather/3},
 		{startGather, pending, pending, 0},
-		// It begins again with what follows.
+		// It begins again with the following statuses.
 		{startGather, pending, pending, startGather},
 		{startGather, pending, running, 0},
 		{startGather, running, running, 0},

@@ -35,7 +35,7 @@ func TestClaimsBecomeVolumesOfTheProvider(t *testing.T) {
 		waits   string
 	}{
 		"both are known":     {claims: claims{volumes: both}},
-		"none was looked at": {waits: `"db-0-scratch" is not reconciled yet`},
+		"none was looked up": {waits: `"db-0-scratch" is not reconciled yet`},
 		"one is not bound":   {claims: claims{volumes: map[string]string{"data-db-0": "entente-1"}, missing: "claim x is not bound"}, waits: "claim x is not bound"},
 		"one is elsewhere":   {claims: claims{volumes: both, refused: "at another provider"}, refused: "at another provider"},
 	} {

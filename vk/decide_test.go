@@ -17,7 +17,7 @@ func TestDecidePod(t *testing.T) {
 		want  step
 	}{
 		"a new pod is wanted":                                                {local, stepWant},
-		"a pod without what it refers to waits":                              {with(func(f *podFacts) { f.complete = false }), stepWait},
+		"a pod without its references waits":                                 {with(func(f *podFacts) { f.complete = false }), stepWait},
 		"a new pod stays at home while the node takes none":                  {with(func(f *podFacts) { f.closed = true }), stepHold},
 		"a pod that runs goes on while the node takes no new ones":           {with(func(f *podFacts) { f.closed, f.held = true, true }), stepWant},
 		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.held = false, true }), stepWant},

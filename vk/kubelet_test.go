@@ -297,7 +297,7 @@ func TestRunningPodsAreThoseThatRun(t *testing.T) {
 	}
 }
 
-// countedPods says of each node how many pods it has.
+// countedPods returns how many pods each node has.
 type countedPods struct{}
 
 func (countedPods) Resource(_ context.Context, nodes map[string][]*corev1.Pod) ([]*dto.MetricFamily, error) {
@@ -312,7 +312,7 @@ func (countedPods) Summary(_ context.Context, node string, pods []*corev1.Pod) (
 	return &stats.Summary{Node: stats.NodeStats{NodeName: node}, Pods: make([]stats.PodStats, len(pods))}, nil
 }
 
-// All virtual nodes have one address: the path says of which the metrics are.
+// All virtual nodes have one address: the path names the node.
 func TestMetricsAreThoseOfTheNodeThatIsNamed(t *testing.T) {
 	e := newEndpoint(t)
 	e.kubelet.Add(e.another(t, "depot"))
@@ -480,7 +480,7 @@ func TestExecOnATerminalIsResizedAndEndsWithItsCaller(t *testing.T) {
 	<-done
 }
 
-// gone is what the library gives of a terminal whose caller went: sizes of zero, without pause.
+// gone is what the library returns for a terminal whose caller has gone: sizes of zero, without pause.
 type gone struct{ vkapi.AttachIO }
 
 func (gone) TTY() bool { return true }

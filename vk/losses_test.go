@@ -29,7 +29,7 @@ func (h *home) churn(from, n int, lose func(uid string)) {
 	}
 }
 
-// goneAs says in one message that a pod is gone, and how it ended.
+// goneAs reports in one message that a pod is gone, and how it ended.
 func (h *home) goneAs(uid string, status corev1.PodStatus) {
 	h.t.Helper()
 	data, err := json.Marshal(status)

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The library's handlers bring it, and nothing ends it.
+		// The library's handlers start it, and nothing ends it.
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		// Idle connections of the clients in tests.
 		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),

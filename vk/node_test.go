@@ -102,7 +102,7 @@ func TestALostPeerShowsWithinSeconds(t *testing.T) {
 	})
 }
 
-// While its tunnel passes traffic a provider that does not answer is one whose agent is being replaced.
+// If a provider does not respond while its tunnel passes traffic, its agent is being replaced.
 func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
 	up := Network{Wanted: true, Up: true, Known: true, Reason: "ProbesAnswered"}
 	atHome(t, func(h *home) {
@@ -119,7 +119,7 @@ func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
 		if after := readyOf(h.office()).LastTransitionTime; !after.Equal(&before) {
 			t.Errorf("Ready changed at %s, first at %s", after, before)
 		}
-		// The line itself was cut: the tunnel says so a moment later.
+		// The line itself was cut: the tunnel reports that a moment later.
 		h.remote.connect(false)
 		h.after(4 * time.Second)
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
@@ -129,7 +129,7 @@ func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
 		h.remote.connect(true)
 		h.node.SetNetwork(up)
 		h.settle()
-		// Or there is no agent any more.
+		// Or there no longer is an agent.
 		h.remote.connect(false)
 		h.after(17 * time.Second)
 		h.wantReady(corev1.ConditionFalse, "PeerLost")

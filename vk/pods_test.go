@@ -559,8 +559,8 @@ func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// Of a pod that went unasked the provider keeps how it ended, and the mirror what was wanted, until home has no such
-// pod any more.
+// For a pod that went unasked, the provider keeps how it ended, and the mirror the wanted object, until home
+// no longer has the pod.
 func TestAPodThatIsGoneIsUnwantedWhenItIsDeleted(t *testing.T) {
 	for name, remove := range map[string]func(h *home){
 		"with a grace period": func(h *home) { h.mark("web", 30) },
@@ -682,7 +682,7 @@ func TestARefusalIsShownAndOvercome(t *testing.T) {
 	})
 }
 
-// A mirror keeps nothing of what it has no room for. Nothing at home changes when it has.
+// A mirror drops objects for which it has no room. Nothing at home changes when it has room again.
 func TestObjectsRefusedForRoomAreWantedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHome(t)
@@ -1196,8 +1196,8 @@ func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
 	})
 }
 
-// kubectl debug waits for the container to run, so what a provider had written before
-// does not delay that.
+// kubectl debug waits for the container to run, so earlier statuses of the provider do not delay
+// that.
 func TestEphemeralContainersBringTheirWrites(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
@@ -1291,8 +1291,8 @@ func TestEventsOfTheProviderAreShownOnce(t *testing.T) {
 	})
 }
 
-// Whatever a provider says, of pods that it has and of others: what is kept in
-// memory, what is written and what is shown has an end, and nothing is deleted.
+// Whatever a provider sends, about pods that it has and others: memory, writes and the shown
+// statuses are bounded, and nothing is deleted.
 func TestAHostileProviderIsBounded(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")

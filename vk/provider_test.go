@@ -14,11 +14,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// provider is a small foreign cluster in memory, and the way to it. What it holds
-// outlives a restart of the consumer; what the consumer wants does not.
+// provider is a small foreign cluster in memory, and the connection to it. Its objects outlive a
+// restart of the consumer; the wants do not.
 type provider struct {
 	refuse func(peering.Object) *peering.Refusal
-	// bar refuses what is wanted before it is kept, as a mirror does that has no room.
+	// bar refuses a Want before it is kept, as a mirror without room does.
 	bar  func(peering.Object) *peering.Refusal
 	exec func(ctx context.Context, ref peering.ObjectRef, o peering.ExecOptions) error
 	logs func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error)
@@ -55,7 +55,7 @@ func newProvider() *provider {
 	}
 }
 
-// attach is the start of a consumer's process. It returns what has to run.
+// attach is the start of a consumer's process. It returns the function to run.
 func (p *provider) attach(h Handler) func(context.Context) {
 	p.mu.Lock()
 	p.h, p.up, p.ready = h, false, false
@@ -89,7 +89,7 @@ func (p *provider) poke() {
 	}
 }
 
-// turn compares and does; false when there is nothing to do.
+// turn compares and acts; it returns false when there is nothing to do.
 func (p *provider) turn(ctx context.Context) bool {
 	p.mu.Lock()
 	if p.up {
@@ -198,7 +198,7 @@ func (p *provider) notify(ref peering.ObjectRef) {
 	})
 }
 
-// connect says that the provider can be reached, or not.
+// connect reports that the provider can be reached, or not.
 func (p *provider) connect(up bool) {
 	p.mu.Lock()
 	p.up = up
@@ -242,7 +242,7 @@ func (p *provider) lose(uid string) {
 	p.poke()
 }
 
-// retry forgets what was refused, as a mirror does in time.
+// retry forgets refusals, as a mirror does after a while.
 func (p *provider) retry() {
 	p.mu.Lock()
 	clear(p.refused)
@@ -250,7 +250,7 @@ func (p *provider) retry() {
 	p.poke()
 }
 
-// look reads something under the lock.
+// look calls a function under the lock.
 func (p *provider) look(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

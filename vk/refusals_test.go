@@ -20,7 +20,7 @@ import (
 // refusalShown is how soon a pod that cannot run elsewhere has to say so.
 const refusalShown = 5 * time.Second
 
-// refusedPod is what a pod has that is refused, and what names it in the refusal.
+// refusedPod has a field that is refused, and its name in the refusal.
 type refusedPod struct {
 	change func(*corev1.PodSpec)
 	names  string
@@ -116,7 +116,7 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: terms[0]}}}}
 		})
 		r.until("it runs", func() bool { return r.pod("prefers").Status.Phase == corev1.PodRunning })
-		r.until("an event says what stays behind", func() bool {
+		r.until("an event names the dropped fields", func() bool {
 			list, err := r.owner.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NotCarried,involvedObject.name=prefers"})
 			return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Message, `"tier"`)
 		})

@@ -15,7 +15,7 @@ import (
 )
 
 // A pod on a virtual node is resized as one on any other: by its subresource, which home's API
-// server serves since the pod shows what it has.
+// server allows since the pod's status has its resources.
 func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	r := newReal(t)
 	ctx := t.Context()

@@ -72,7 +72,7 @@ func TestServiceObjectHasTheNameThatItStandsFor(t *testing.T) {
 		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "db.example.org.", Ports: s.Spec.Ports}
 	})
 	got := serviceObject(alias, []*discoveryv1.EndpointSlice{slice("a", "db", "10.1.0.9")})
-	// Headless, so that a provider that does not know the field makes nothing of it.
+	// Headless, so that a provider that does not know the field ignores it.
 	want := peering.ServiceObject{Labels: map[string]string{"app": "db"}, Headless: true, Ports: []peering.ServicePort{}, ExternalName: "db.example.org"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("service (-want +got):\n%s", diff)

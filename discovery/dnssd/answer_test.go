@@ -20,16 +20,16 @@ func TestTTLsAreClamped(t *testing.T) {
 		rcode      int
 		want       time.Duration
 	}{
-		"as it is":                      {answer: []string{"a.example.com. 300 A 10.1.0.1"}, want: 5 * time.Minute},
-		"the lower one of two":          {answer: []string{"a.example.com. 300 A 10.1.0.1", "a.example.com. 100 A 10.1.0.2"}, want: 100 * time.Second},
-		"an alias's":                    {answer: []string{"a.example.com. 60 CNAME b.test.", "b.test. 300 A 10.1.0.2"}, want: time.Minute},
-		"none":                          {answer: []string{"a.example.com. 0 A 10.1.0.1"}, want: minTTL},
-		"a week":                        {answer: []string{"a.example.com. 604800 A 10.1.0.1"}, want: maxTTL},
-		"the highest bit is none":       {answer: []string{"a.example.com. 2147483648 A 10.1.0.1"}, want: minTTL},
-		"nothing, by the SOA's minimum": {ns: []string{"example.com. 3600 SOA ns. h. 1 2 3 4 120"}, want: 2 * time.Minute},
-		"nothing, by the SOA's TTL":     {ns: []string{"example.com. 90 SOA ns. h. 1 2 3 4 1200"}, rcode: dns.RcodeNameError, want: 90 * time.Second},
-		"nothing, for long":             {ns: []string{"example.com. 86400 SOA ns. h. 1 2 3 4 86400"}, want: maxNegativeTTL},
-		"nothing, without an SOA":       {want: minTTL},
+		"as it is":                {answer: []string{"a.example.com. 300 A 10.1.0.1"}, want: 5 * time.Minute},
+		"the lower one of two":    {answer: []string{"a.example.com. 300 A 10.1.0.1", "a.example.com. 100 A 10.1.0.2"}, want: 100 * time.Second},
+		"an alias's":              {answer: []string{"a.example.com. 60 CNAME b.test.", "b.test. 300 A 10.1.0.2"}, want: time.Minute},
+		"none":                    {answer: []string{"a.example.com. 0 A 10.1.0.1"}, want: minTTL},
+		"a week":                  {answer: []string{"a.example.com. 604800 A 10.1.0.1"}, want: maxTTL},
+		"the highest bit means 0": {answer: []string{"a.example.com. 2147483648 A 10.1.0.1"}, want: minTTL},
+		"a negative answer, by the SOA's minimum": {ns: []string{"example.com. 3600 SOA ns. h. 1 2 3 4 120"}, want: 2 * time.Minute},
+		"a negative answer, by the SOA's TTL":     {ns: []string{"example.com. 90 SOA ns. h. 1 2 3 4 1200"}, rcode: dns.RcodeNameError, want: 90 * time.Second},
+		"a negative answer, for long":             {ns: []string{"example.com. 86400 SOA ns. h. 1 2 3 4 86400"}, want: maxNegativeTTL},
+		"a negative answer without an SOA":        {want: minTTL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -82,8 +82,8 @@ func TestRecordsBeyondTheLimitAreCountedNotRead(t *testing.T) {
 	}
 }
 
-// FuzzAnswer takes any bytes as the answer to each question in turn. Whatever they are:
-// nothing panics, all limits hold, what is found may be dialled and shown.
+// FuzzAnswer takes any bytes as the answer to each question in turn: nothing panics, all limits
+// hold, and all results may be dialled and shown.
 func FuzzAnswer(f *testing.F) {
 	pack := func(qname string, qtype uint16, lines ...string) []byte {
 		m := new(dns.Msg)

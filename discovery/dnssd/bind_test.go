@@ -42,9 +42,8 @@ func office() discovery.Service {
 	}
 }
 
-// bind starts a named with these zones: example.com, which key "wide" may write and
-// where key "narrow" may write its own instance "office" only, and frozen.test, which
-// nobody may write.
+// bind starts a named with these zones: example.com, which key "wide" may write and where key
+// "narrow" may write only its own instance "office", and frozen.test, which no key may write.
 func bind(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return namedtest.New(t, fmt.Sprintf(`
@@ -170,7 +169,7 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 		t.Errorf("SOA %q after nothing changed, before %q", got, serial)
 	}
 
-	// Another cluster of the same name gets another, and takes nothing away.
+	// Another cluster of the same name gets another name, and removes nothing.
 	other := office()
 	other.Text = discovery.Text{ID: idB, Name: "other"}
 	other.Addresses = []netip.Addr{netip.MustParseAddr("10.2.0.1")}
@@ -181,7 +180,7 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 		claims = append(claims, instance+" at "+host)
 		return nil
 	}
-	for range 2 { // And the same one when it looks again.
+	for range 2 { // And the same one the next time.
 		if err := p2.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +188,7 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 	}
-	// The names were claimed before they were written, and not when nothing was.
+	// The names were claimed before they were written, and not without a write.
 	if !slices.Equal(claims, []string{"office (2) at office", "office (2) at office-2"}) && !slices.Equal(claims, []string{"office (2) at office-2"}) {
 		t.Errorf("claimed %q", claims)
 	}
@@ -410,7 +409,7 @@ func TestOnePublisherWinsAName(t *testing.T) {
 	}
 }
 
-// leaks tells whether a text has one of the secrets, in any form that prints.
+// leaks reports whether a text has one of the secrets, in any printed form.
 func leaks(text string) bool {
 	return slices.ContainsFunc([]string{secretWide, secretNarrow, "bytes of a secret", "secret of sixteen", "115 105 120 116", "0x73, 0x69, 0x78", "73697874"}, func(s string) bool {
 		return strings.Contains(text, s)

@@ -65,8 +65,8 @@ func testPlan(domains ...string) *plan {
 	return p
 }
 
-// settle answers all that is due, and returns what was asked.
-func settle(t testing.TB, p *plan, w *world, now time.Time) (asked []question) {
+// answerAll answers all questions that are due, and returns them.
+func answerAll(t testing.TB, p *plan, w *world, now time.Time) (asked []question) {
 	t.Helper()
 	for {
 		a, ok := p.take(now)
@@ -102,7 +102,7 @@ func TestAnInstanceIsFoundByItsRecords(t *testing.T) {
 		"_automatic._sub._entente._tcp.example.com. 60 PTR Office._entente._tcp.example.com.",
 		"office.example.com. 60 AAAA fd12::1")...)}
 	p := testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	d, _ := p.snapshot("example.com.", start)
 	if len(d.Found) != 1 || len(d.Problems) != 0 || d.Err != "" || d.Authenticated {
 		t.Fatalf("got %+v", d)
@@ -149,7 +149,7 @@ func TestUselessRecordsAreSkippedAndReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := testPlan("example.com.")
-			settle(t, p, &world{records: rrs(t, tt.records...)}, start)
+			answerAll(t, p, &world{records: rrs(t, tt.records...)}, start)
 			d, _ := p.snapshot("example.com.", start)
 			if len(d.Found) != tt.found || d.LeftOut != tt.leftOut || !strings.Contains(strings.Join(d.Problems, "\n"), tt.problem) || (tt.problem == "") != (len(d.Problems) == 0) {
 				t.Errorf("got %+v", d)
@@ -162,12 +162,12 @@ func TestKnownInstancesAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office")...)}
 	p := testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	for i := range 300 {
 		w.records = append(w.records, rrs(t, service(fmt.Sprintf("a%03d", i))...)...)
 	}
 	now := start.Add(2 * time.Minute)
-	settle(t, p, w, now)
+	answerAll(t, p, w, now)
 	d, _ := p.snapshot("example.com.", now)
 	if len(d.Found) != MaxInstances || d.LeftOut != 301-MaxInstances {
 		t.Fatalf("%d found, %d left out", len(d.Found), d.LeftOut)
@@ -203,7 +203,7 @@ func TestAdditionalRecords(t *testing.T) {
 			t.Parallel()
 			w := &world{records: full, extra: rrs(t, tt.extra...), ad: tt.ad}
 			p := testPlan("example.com.")
-			asked := settle(t, p, w, start)
+			asked := answerAll(t, p, w, start)
 			for _, q := range tt.asked {
 				if !slices.Contains(asked, q) {
 					t.Errorf("%s is not asked", q)
@@ -222,8 +222,8 @@ func TestAdditionalRecords(t *testing.T) {
 	}
 }
 
-// Additional records of a later answer never replace what was answered to a question of
-// its own, nor say anything of names outside of the domain.
+// Additional records of a later answer never replace the answer to a question, and are ignored for
+// names outside of the domain.
 func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, append(slices.Delete(service("office"), 1, 2),
@@ -236,11 +236,11 @@ func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 		}
 	}
 	p := testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	w.extra = rrs(t, "office.example.com. 60 A 10.6.6.6", "host.elsewhere.test. 60 A 10.6.6.6",
 		`office._entente._tcp.example.com. 60 TXT "id=`+string(idB)+`"`)
 	now := start.Add(2 * time.Minute)
-	if asked := settle(t, p, w, now); len(asked) == 0 {
+	if asked := answerAll(t, p, w, now); len(asked) == 0 {
 		t.Fatal("nothing was asked")
 	}
 	d, _ := p.snapshot("example.com.", now)
@@ -251,7 +251,7 @@ func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 	// though additional records lead there.
 	w.extra = append(w.extra[:2:2], rrs(t, "office._entente._tcp.example.com. 60 SRV 0 0 7443 host.elsewhere.test.", `office._entente._tcp.example.com. 60 TXT "id=`+string(idA)+`"`)...)
 	p = testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	if d, _ := p.snapshot("example.com.", start); d.Found[0].Endpoints[0] != "10.2.0.1:7443" {
 		t.Errorf("got %+v", d)
 	}
@@ -261,7 +261,7 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office")...)}
 	p := testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	d, _ := p.snapshot("example.com.", start)
 	until := d.Found[0].Until
 	if !d.Answered.Equal(start) || !d.Since.IsZero() || d.Unlisted {
@@ -302,14 +302,13 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 		t.Errorf("%d questions in an hour of silence", asks)
 	}
 	// And come back.
-	settle(t, p, w, now.Add(retryMax))
+	answerAll(t, p, w, now.Add(retryMax))
 	if d, _ := p.snapshot("example.com.", now.Add(retryMax)); len(d.Found) != 1 || d.Err != "" || !d.Since.IsZero() || d.Unlisted || !d.Answered.Equal(now.Add(retryMax)) {
 		t.Errorf("got %+v", d)
 	}
 }
 
-// Whoever has a record in a domain names hosts that nobody resolves: that the domain itself
-// answers is told apart.
+// An instance may name hosts that do not resolve: the state shows that the domain itself answers.
 func TestAHostThatFailsDoesNotFailItsDomain(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office")...)}
@@ -338,10 +337,10 @@ func TestWithdrawnInstancesGoWithTheNextAnswer(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office")...)}
 	p := testPlan("example.com.")
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	w.records = nil
 	now := start.Add(70 * time.Second)
-	settle(t, p, w, now)
+	answerAll(t, p, w, now)
 	if d, _ := p.snapshot("example.com.", now); len(d.Found) != 0 || d.Err != "" {
 		t.Errorf("got %+v", d)
 	}
@@ -404,7 +403,7 @@ func TestNoQuestionIsAskedMoreOftenThanItsTTL(t *testing.T) {
 				}
 				p.answered(a, got, now)
 			}
-			// Six questions a domain, of which two are answered with nothing, for a minute.
+			// Six questions a domain, two of them with negative answers, for a minute.
 			most := tt.domains * (4*(int(span/tt.every)+1) + 2*(int(span/time.Minute)+1))
 			if asked > most || asked < most/2 {
 				t.Errorf("%d questions, want at most %d and at least half of it", asked, most)
@@ -504,7 +503,7 @@ func TestBrowserRefusesDomainsBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// A domain with many names that nobody answers for does not hold up another.
+// A domain with many names that no server answers for does not delay another.
 func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
 	t.Parallel()
 	w := &world{}
@@ -538,9 +537,9 @@ func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
 	for _, a := range hanging {
 		p.failed(a, errors.New("no answer"), start)
 	}
-	settle(t, p, w, start)
+	answerAll(t, p, w, start)
 	now := start.Add(retryMax)
-	settle(t, p, w, now)
+	answerAll(t, p, w, now)
 	d, _ := p.snapshot("example.com.", now)
 	if len(d.Found) != MaxInstances || len(p.domains["example.com."].waiting) != 0 || p.domains["example.com."].asking != 0 {
 		t.Errorf("%d found, %s", len(d.Found), d.Err)

@@ -38,9 +38,9 @@ func TestZoneIsReadBackAsTheRecords(t *testing.T) {
 		if z.Err() != nil || len(got) != len(want) {
 			t.Fatalf("%q: %d records, %v\n%s", instance, len(got), z.Err(), text)
 		}
-		// What the plan makes of it is the service, so nothing was lost on the way.
+		// The plan finds the same service, so nothing was lost.
 		p := testPlan("example.com.")
-		settle(t, p, &world{records: got}, start)
+		answerAll(t, p, &world{records: got}, start)
 		d, _ := p.snapshot("example.com.", start)
 		if len(d.Found) != 1 || d.Found[0].Instance != instance || d.Found[0].Text != s.Text || !d.Found[0].Automatic {
 			t.Errorf("%q comes back as %+v", instance, d)
@@ -167,7 +167,7 @@ func TestVerdictFollowsTheCodeOfASignedReply(t *testing.T) {
 		"NOTZONE":                         {rcode: dns.RcodeNotZone, err: "outside of the zone"},
 		"SERVFAIL":                        {rcode: dns.RcodeServerFailure, err: "log"},
 		"FORMERR":                         {rcode: dns.RcodeFormatError, err: "understand"},
-		"what nobody knows":               {rcode: 3841, err: "RCODE 3841"},
+		"an unknown code":                 {rcode: 3841, err: "RCODE 3841"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -203,14 +203,14 @@ func TestChangesTouchNothingOfOthers(t *testing.T) {
 		error error
 		empty bool
 	}{
-		"nothing there":                         {},
-		"others there":                          {have: others},
-		"all there":                             {have: append(slices.Clone(others), mine...), empty: true},
-		"older records of one's own":            {have: append(rrs(t, inst+` 60 TXT "id=`+string(idA)+`"`, inst+" 60 SRV 0 0 1 office.example.com.", "office.example.com. 60 A 10.9.9.9"), others...)},
-		"the instance is another's":             {have: rrs(t, inst+` 60 TXT "id=`+string(idB)+`"`), error: errInstanceTaken},
-		"the instance is nobody's that we know": {have: rrs(t, inst+` 60 TXT "hello"`), error: errInstanceTaken},
-		"the instance has a host and no text":   {have: rrs(t, inst+` 60 SRV 0 0 1 x.test.`), error: errInstanceTaken},
-		"the host is another's":                 {have: rrs(t, "office.example.com. 60 A 10.9.9.9"), error: errHostTaken},
+		"nothing there":                       {},
+		"others there":                        {have: others},
+		"all there":                           {have: append(slices.Clone(others), mine...), empty: true},
+		"older records of one's own":          {have: append(rrs(t, inst+` 60 TXT "id=`+string(idA)+`"`, inst+" 60 SRV 0 0 1 office.example.com.", "office.example.com. 60 A 10.9.9.9"), others...)},
+		"the instance is another's":           {have: rrs(t, inst+` 60 TXT "id=`+string(idB)+`"`), error: errInstanceTaken},
+		"the instance has a foreign text":     {have: rrs(t, inst+` 60 TXT "hello"`), error: errInstanceTaken},
+		"the instance has a host and no text": {have: rrs(t, inst+` 60 SRV 0 0 1 x.test.`), error: errInstanceTaken},
+		"the host is another's":               {have: rrs(t, "office.example.com. 60 A 10.9.9.9"), error: errHostTaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +225,7 @@ func TestChangesTouchNothingOfOthers(t *testing.T) {
 			}
 			if err != nil {
 				if !have.withdraw(office(), "example.com.").empty() && errors.Is(err, errInstanceTaken) {
-					t.Error("withdraw takes away what is another's")
+					t.Error("withdraw removes records of another")
 				}
 				return
 			}
@@ -264,7 +264,7 @@ func TestFailuresMakeTriesRarer(t *testing.T) {
 			seen[pause] = true
 		}
 		if len(seen) < 50 {
-			t.Errorf("after %d failures chance gives %d pauses of 100", failures, len(seen))
+			t.Errorf("after %d failures there are %d different pauses of 100", failures, len(seen))
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestResolversMoveOnToTheOneThatAnswers(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		first func(dns.ResponseWriter, *dns.Msg, bool)
-		// second tells that the second resolver has to be asked.
+		// second means that the second resolver has to be asked.
 		second bool
 	}{
 		"it is good":                     {first: good},

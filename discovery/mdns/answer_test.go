@@ -28,7 +28,7 @@ const stranger = "10.0.0.99:5353"
 
 var office = join(serviceName, "office")
 
-// reply injects a query and returns what was answered, and after how long.
+// reply injects a query and returns the answers, and after how long the first came.
 func (n *lan) reply(h *host, b []byte) ([]sent, time.Duration) {
 	before := n.now
 	n.forget()
@@ -305,7 +305,7 @@ func TestAnswersAreAggregated(t *testing.T) {
 	}
 }
 
-// Somebody says goodbye to, or has less of, what is ours (section 6.6, 10.1).
+// Another host sends a record of ours with a goodbye, or with a lower TTL (section 6.6, 10.1).
 func TestOurRecordsAreRescued(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, ttlOther/2 - time.Second} {

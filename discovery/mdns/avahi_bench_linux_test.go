@@ -96,11 +96,10 @@ func BenchmarkFindBesideAvahi(b *testing.B) {
 	}
 }
 
-// BenchmarkAtRestBesideAvahi is what a hundred clusters on a LAN cost one that looks for
-// them, once all are found: the packets that it sends, and the processor's time. The
-// clusters are of two more hosts in this process, which look, too, and whose time counts.
-// avahi-browse asks for types only, once it has resolved what it found; we keep the rest
-// alive, to know when it ends.
+// BenchmarkAtRestBesideAvahi measures what a hundred clusters on a LAN cost a browser, once all are
+// found: the packets that it sends, and processor time. The clusters are on two more hosts in this
+// process, which browse, too, and whose time counts. avahi-browse asks for types only, once it has
+// resolved what it found; we refresh the rest, to notice when it ends.
 func BenchmarkAtRestBesideAvahi(b *testing.B) {
 	const instances, minutes = 100, 2
 	s := newSegment(b, 4)

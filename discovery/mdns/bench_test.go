@@ -45,7 +45,7 @@ func fullLink(tb testing.TB) *link {
 	return l
 }
 
-// BenchmarkNext is what the loop pays after each packet, however much is known.
+// BenchmarkNext measures the cost of the loop after each packet, whatever the size of the cache.
 func BenchmarkNext(b *testing.B) {
 	l := fullLink(b)
 	b.ReportMetric(float64(l.cache.entries), "records")
@@ -56,8 +56,8 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkReceive is what a packet costs with a full cache: of the 1000 that are read in a
-// second at most.
+// BenchmarkReceive measures the cost of a packet with a full cache, of which up to 1000 are read in
+// a second.
 func BenchmarkReceive(b *testing.B) {
 	packet := func(section, n int, flags int, r func(i int) record) []byte {
 		p := newPacker(maxPacket - headersIP)

@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// browser is a host that looks for others, and has not published anything.
+// browser is a host that browses, and publishes nothing.
 func browser(t *testing.T) (*lan, *host) {
 	t.Helper()
 	n := newLAN(t)
@@ -112,8 +112,7 @@ func TestRecordsAreRefreshed(t *testing.T) {
 	}
 }
 
-// Each of many instances has a time of its own to be asked for again; one packet asks for
-// all whose time has come.
+// Each of many instances has its own time of refresh; one packet asks for all that are due.
 func TestRefreshesShareAPacket(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)
@@ -187,8 +186,8 @@ func TestCacheFlush(t *testing.T) {
 	}
 }
 
-// A goodbye has the cache-flush bit, too, where a host gives up one address of two, as
-// avahi does: the other one stays.
+// A goodbye has the cache-flush bit, too, if a host removes one address of two, as avahi does: the
+// other one stays.
 func TestGoodbyesFlushNothingElse(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)
@@ -205,7 +204,7 @@ func TestGoodbyesFlushNothingElse(t *testing.T) {
 	}
 }
 
-// A question of others that nobody answers (section 10.5).
+// A question of others without an answer (section 10.5).
 func TestPassiveFailure(t *testing.T) {
 	t.Parallel()
 	q := []question{{name: join(serviceName, "cluster 2"), typ: dns.TypeSRV}}
@@ -273,7 +272,7 @@ func TestQuestionsOfOthersAreNotRepeated(t *testing.T) {
 	}
 }
 
-// asksForInstances returns when a host asked who is there.
+// asksForInstances returns when a host asked for all instances.
 func (n *lan) asksForInstances(h *host, after time.Time) []time.Time {
 	var out []time.Time
 	for _, s := range n.since(after, h, queryOf) {
@@ -290,7 +289,7 @@ func TestALostInstanceIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(n *lan, h *host){
 		"its TTL ends": func(n *lan, _ *host) { n.run(time.Minute) },
-		"it says goodbye": func(n *lan, h *host) {
+		"it sends a goodbye": func(n *lan, h *host) {
 			n.inject(h, stranger, say(clusterRecords(2, 0)...))
 		},
 		"others ask for it in vain": func(n *lan, h *host) {
@@ -345,7 +344,7 @@ func TestInstancesThatAreLostOftenMakeFewQuestions(t *testing.T) {
 				}
 			}
 			at := n.asksForInstances(h, began)
-			// After 0, 1, 3, 7 and 15 s, and what others asked in vain is asked once more.
+			// After 0, 1, 3, 7 and 15 s, and once more for the questions of others without an answer.
 			if most := (5 + 3) * (halfMinutes + 1); len(at) > most {
 				t.Errorf("it asks %d times, more than %d", len(at), most)
 			}
@@ -377,8 +376,8 @@ func TestOneFloodDoesNotStarveOthers(t *testing.T) {
 	}
 }
 
-// Whatever fewer than 32 addresses say, and go on to answer for, they leave room for an address
-// that has one cluster, and who was known stays.
+// Whatever fewer than 32 addresses announce, and go on answering for, they leave room for an
+// address with one cluster, and known clusters stay.
 func TestFewAddressesLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	const addresses = maxInstances/2/maxCrowded - 1
@@ -421,7 +420,7 @@ func TestFewAddressesLeaveRoomForOthers(t *testing.T) {
 		n.inject(h, "10.0.0.50:5353", say(clusterRecords(1, -1)...))
 		const steps = 10 * addresses
 		for step := range steps {
-			// No tick: nobody loses a place for want of an answer.
+			// No tick: no instance loses its place for lack of an answer.
 			n.now = n.now.Add(25 * time.Millisecond)
 			at := from(step, steps)
 			h.receive(n.now, say(kind(r)...), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, 0, byte(at)}), port), true)
@@ -486,7 +485,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 	if got := names(h.found()); !slices.Contains(got, "cluster 1") {
 		t.Errorf("the one that was known is not among %q", got)
 	}
-	// What nobody says again ends, whatever its TTL was, and leaves nothing.
+	// A record that is not received again expires, whatever its TTL was, and leaves nothing.
 	n.log = nil
 	h.browse(n.now, nil)
 	if h.cache.entries != 0 || h.cache.bytes != 0 || len(h.cache.sources) != 0 || len(h.cache.sets) != 0 {
@@ -662,8 +661,8 @@ func TestALANAtRest(t *testing.T) {
 	}
 }
 
-// Whoever says more of a host's addresses than are found drives out none of those that the host
-// sends itself, and a sender of another's record takes nothing from it.
+// A sender of more addresses of a host than are found displaces none that the host sends itself,
+// and a sender of another's record takes nothing from it.
 func TestAddressesOfOthersLeaveAHostsOwn(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)

@@ -160,9 +160,9 @@ func TestPacketsOnTheWireKeepTheRules(t *testing.T) {
 	_, leave := s.start(1, automaticService(1, "office"))
 	watcher, _ := s.start(2)
 	until(t, watcher, "both", finds("home", "office"))
-	// Announcements and what is asked at the beginning are over.
+	// Announcements and the first questions are over.
 	time.Sleep(10 * time.Second)
-	// These ask for what others know, and for what nobody has asked yet.
+	// These ask for records that others know, and for some that no host has asked for yet.
 	late, _ := s.start(4, service(4, "lab"))
 	until(t, late, "both", finds("home", "office"))
 	time.Sleep(3 * time.Second)
@@ -191,10 +191,9 @@ func TestPacketsOnTheWireKeepTheRules(t *testing.T) {
 	for i := 1; i <= 4; i++ {
 		c := counts[s.ns(i)]
 		t.Logf("host %d: %v", i, c)
-		// The second only looks. Of the first two, others may have asked all that they want
-		// to know.
+		// The second only browses. Other hosts may have asked all questions of the first two.
 		if i != 2 && (c["probe"] < 3 || c["response"] < 4) || i > 2 && c["query"] == 0 {
-			t.Errorf("host %d sent too little to say anything: %v", i, c)
+			t.Errorf("host %d sent too little for a result: %v", i, c)
 		}
 	}
 	for i := range 4 {
@@ -217,7 +216,7 @@ func kindOf(p rules.Packet) string {
 	return "query"
 }
 
-// logGaps tells when an instance was probed and announced.
+// logGaps logs when an instance was probed and announced.
 func logGaps(t *testing.T, packets []rules.Packet, host string) {
 	t.Helper()
 	var out []string

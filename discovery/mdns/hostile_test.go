@@ -28,8 +28,8 @@ func heapOf(do func()) int64 {
 	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
 }
 
-// maxHeap is what a link may hold, whatever others send: its names and data, and what the
-// maps and lists around them cost.
+// maxHeap bounds the memory of a link, whatever others send: names and data, and the maps and lists
+// around them.
 const maxHeap = 8 << 20
 
 // A flooder sends from invented addresses.
@@ -129,7 +129,7 @@ func floods(f *flooder) map[string]func() []byte {
 	}
 }
 
-// bounded says what a link holds too much of.
+// bounded returns of what a link keeps too much.
 func (h *host) bounded() string {
 	c := &h.cache
 	for what, n := range map[string][2]int{
@@ -150,9 +150,9 @@ func (h *host) bounded() string {
 	return ""
 }
 
-// Thousands of packets of each flood, from a thousand addresses: what a link holds is bounded, who
-// was known is found all the while, who was there before it began is still published, and
-// who comes during the flood is found within a minute of its end.
+// Thousands of packets of each flood, from a thousand addresses: the link's memory is bounded,
+// known clusters are found all the time, published ones stay published, and a cluster that comes
+// during the flood is found within a minute of its end.
 func TestFloodsFromManyAddresses(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(floods(&flooder{}))) {
 		rates := []int{2500}
@@ -163,8 +163,8 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d a second", kind, perSecond), func(t *testing.T) {
 				n := newLAN(t)
 				h := n.cluster("office")
-				// Nobody else looks for others: whoever does makes us forget those that do not
-				// answer (RFC 6762 section 10.5).
+				// No other host browses: one that does makes us forget instances that do not answer
+				// (RFC 6762 section 10.5).
 				publish := func(name string) {
 					o := n.add()
 					o.publish(n.now, []discovery.Service{service(len(n.hosts), name)})
@@ -172,7 +172,7 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 				publish("home")
 				n.run(10 * time.Second)
 				f := &flooder{lan: n, to: h, rand: rand.New(rand.NewPCG(1, 2))}
-				// 10000 packets of what fills the cache, fewer of what takes long to read.
+				// 10000 packets that fill the cache, fewer of those that take long to read.
 				count := perSecond
 				if len(rates) > 1 {
 					count *= 4
@@ -205,7 +205,7 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 				})
 				runtime.KeepAlive(packets)
 				if missing != 0 {
-					t.Errorf("who was known is not found %d times", missing)
+					t.Errorf("the known cluster is not found %d times", missing)
 				}
 				if grown > maxHeap {
 					t.Errorf("%d bytes more are held", grown)
@@ -215,9 +215,9 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 					n.run(100 * time.Millisecond)
 				}
 				took := n.now.Sub(ended).Round(100 * time.Millisecond)
-				t.Logf("%d kB more are held; who came during the flood is found %v after it; refused %d, dropped %d", grown>>10, took, h.stats.Refused, h.stats.Dropped)
+				t.Logf("%d kB more are held; the cluster that came during the flood is found %v after it; refused %d, dropped %d", grown>>10, took, h.stats.Refused, h.stats.Dropped)
 				if took > time.Minute {
-					t.Errorf("who came during the flood is found %v after it", took)
+					t.Errorf("the cluster that came during the flood is found %v after it", took)
 				}
 				other := n.cluster("other")
 				n.run(time.Minute)
@@ -225,7 +225,7 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 					t.Errorf("others do not find us, but %q", got)
 				}
 				if got := names(h.found()); !slices.Contains(got, "home") {
-					t.Errorf("who was known is not among the %d found", len(got))
+					t.Errorf("the known cluster is not among the %d found", len(got))
 				}
 				// What does not exist is forgotten where it takes the place of others.
 				if got := len(h.found()); kind == "instances" && got > 3 {
@@ -236,11 +236,11 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 	}
 }
 
-// Each flood goes on for longer than any record of a neighbour lives, three times: what a
-// link holds stays bounded, a neighbour that is there is found all the while, and one that
-// was away for longer than its records live is lost. If it starts again, it is found within
-// a minute of the end. If only its link was cut, and it says nothing when that is mended, it
-// is found as soon as it was away for, at the latest.
+// Each flood goes on for longer than any TTL of a neighbour, three times: the link's memory stays
+// bounded, a neighbour is found all the time, and one that was away for longer than its TTLs is
+// lost. If it starts again, it is found within a minute of the flood's end. If only its link was
+// cut, and it announces nothing when that is restored, it is found after the time for which it was
+// away, at the latest.
 func TestFloodsThatLast(t *testing.T) {
 	const (
 		perSecond = 8
@@ -252,7 +252,7 @@ func TestFloodsThatLast(t *testing.T) {
 			t.Parallel()
 			n := newLAN(t)
 			h := n.cluster("office")
-			// It looks for nobody, as in the test before.
+			// It does not browse, as in the test before.
 			home := n.publisher(2, "home")
 			n.run(10 * time.Second)
 			f := &flooder{lan: n, to: h, rand: rand.New(rand.NewPCG(5, 6))}
@@ -278,12 +278,12 @@ func TestFloodsThatLast(t *testing.T) {
 				}
 			})
 			if missing != 0 {
-				t.Errorf("who is there is not found %d times", missing)
+				t.Errorf("the present neighbour is not found %d times", missing)
 			}
 			n.cut[home] = true
 			flood(away, func() {})
 			if found() {
-				t.Error("who is away is still found")
+				t.Error("the absent neighbour is still found")
 			}
 			comesBack(n, home)
 			flood(10*time.Second, func() {})
@@ -292,9 +292,9 @@ func TestFloodsThatLast(t *testing.T) {
 				n.run(100 * time.Millisecond)
 			}
 			took := n.now.Sub(ended).Round(100 * time.Millisecond)
-			t.Logf("who came back is found %v after the end", took)
+			t.Logf("the neighbour that came back is found %v after the end", took)
 			if took > within {
-				t.Errorf("who came back is found %v after the end, want %v", took, within)
+				t.Errorf("the neighbour that came back is found %v after the end, want %v", took, within)
 			}
 			other := n.cluster("other")
 			n.run(time.Minute)
@@ -335,7 +335,7 @@ func TestAHundredThousandInstances(t *testing.T) {
 				t.Fatal(what)
 			}
 			if !slices.Contains(names(h.found()), "home") {
-				t.Fatalf("who was known is gone after %v", n.now.Sub(epoch))
+				t.Fatalf("the known cluster is gone after %v", n.now.Sub(epoch))
 			}
 		}
 	})

@@ -23,11 +23,11 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// These tests run this package beside the programs of others, in network namespaces:
-// avahi-daemon with a D-Bus of its own, and dig. Where a program is missing they skip
-// themselves, unless ENTENTE_INTEROP=must says that it has to be there.
+// These tests run this package beside other programs, in network namespaces: avahi-daemon with a
+// D-Bus of its own, and dig. If a program is missing they skip themselves, unless
+// ENTENTE_INTEROP=must is set.
 
-// skip skips, or fails where nothing may be skipped.
+// skip skips the test, or fails it with ENTENTE_INTEROP=must.
 func skip(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("ENTENTE_INTEROP") == "must" {
@@ -116,8 +116,8 @@ enable-reflector=no
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	// Its socket and its process ID are below /run, whatever it is told: each has its own.
-	// All of these replace themselves with the next, so the process is the daemon.
+	// Its socket and its process ID are always below /run, so each has its own. Each of these
+	// commands replaces itself with the next, so the process is the daemon.
 	a.daemon = spawn(t, a.command(context.Background(), unshare, "--mount", "--propagation", "private", "sh", "-c",
 		`mount -t tmpfs tmpfs /run && exec "$@"`, "sh", daemon, "--file="+filepath.Join(dir, "avahi.conf"),
 		"--no-drop-root", "--no-chroot", "--no-rlimits", "--no-proc-title"))
@@ -144,7 +144,7 @@ func (a *avahi) start(name string, args ...string) *process {
 	return spawn(a.t, a.command(context.Background(), name, args...))
 }
 
-// says returns what one of avahi's tools says.
+// says returns the output of one of avahi's tools.
 func (a *avahi) says(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(a.t.Context(), 10*time.Second)
 	defer cancel()
@@ -247,7 +247,7 @@ func (p *process) line(n int, pattern string) (time.Time, int) {
 	}
 }
 
-// list waits until what avahi finds of our type has all of these.
+// list waits until avahi finds all of these of our type.
 func (a *avahi) list(want ...string) {
 	a.t.Helper()
 	var got string
@@ -285,7 +285,7 @@ func TestAvahiFindsWhatWePublish(t *testing.T) {
 	ours := automaticService(1, odd)
 	ours.Text.Fingerprint = "0123456789abcdef"
 	r, _ := s.start(1, ours)
-	// As avahi writes names: bytes that are no letters or digits in decimal.
+	// As avahi writes names: bytes other than letters and digits in decimal.
 	name := regexp.QuoteMeta(`B\195\188ro\0323\.1\032\\\032\034s\195\188d\034`)
 	_, n := browse.line(0, "^=;eth0;IPv[46];"+name+";")
 	for _, family := range []string{"IPv4", "IPv6"} {
@@ -323,7 +323,7 @@ func TestAvahiFindsWhatWePublish(t *testing.T) {
 	}
 }
 
-// escaped is s as avahi-browse -p writes it: quotes, and bytes that are no ASCII, in decimal.
+// escaped is s as avahi-browse -p writes it: quotes, and bytes that are not ASCII, in decimal.
 func escaped(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -339,7 +339,7 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// What avahi publishes, we find; until it says goodbye.
+// We find what avahi publishes, until its goodbye.
 func TestWeFindWhatAvahiPublishes(t *testing.T) {
 	s := newSegment(t, 2)
 	r, _ := s.start(1)
@@ -349,7 +349,7 @@ func TestWeFindWhatAvahiPublishes(t *testing.T) {
 	if f := found[0]; f.Text != service(2, "home").Text || !slices.Equal(f.Endpoints, []string{"10.9.0.2:7443", "[fd09::2]:7443"}) {
 		t.Errorf("found %+v", f)
 	}
-	// With the other family only, it is found at what is left.
+	// With the other family only, it is found at the remaining address.
 	ip(t, "-n", s.ns(2), "addr", "del", "10.9.0.2/24", "dev", "eth0")
 	until(t, r, "no IPv4 address", func(f []discovery.Found) bool {
 		return finds("home")(f) && slices.Equal(f[0].Endpoints, []string{"[fd09::2]:7443"})
@@ -357,7 +357,7 @@ func TestWeFindWhatAvahiPublishes(t *testing.T) {
 	gone := time.Now()
 	home.end(os.Interrupt)
 	until(t, r, "none after its goodbye", finds())
-	// One second of grace (RFC 6762 section 10.1), and what a busy machine needs.
+	// One second of grace (RFC 6762 section 10.1), and time for a busy machine.
 	if d := time.Since(gone); d < grace {
 		t.Errorf("gone after %v, without grace", d)
 	} else {
@@ -365,8 +365,8 @@ func TestWeFindWhatAvahiPublishes(t *testing.T) {
 	}
 }
 
-// A daemon that is killed says nothing. Its records end sooner than by their TTL if
-// others ask for them and nobody answers (RFC 6762 section 10.5).
+// A daemon that is killed sends no goodbye. Its records expire before their TTL if others ask for
+// them without an answer (RFC 6762 section 10.5).
 func TestAnAvahiThatIsKilledIsForgotten(t *testing.T) {
 	s := newSegment(t, 3)
 	r, _ := s.start(1)
@@ -388,8 +388,8 @@ func TestAnAvahiThatIsKilledIsForgotten(t *testing.T) {
 	}
 }
 
-// Without anybody who asks, it is gone when the TTL of its host ends, 120 s. It takes
-// that long, so it runs where ENTENTE_INTEROP_LONG is set.
+// If no other host asks, it is gone when the TTL of its host ends, 120 s. As that takes long, it
+// runs only with ENTENTE_INTEROP_LONG.
 func TestAnAvahiThatIsKilledEndsWithItsTTL(t *testing.T) {
 	if os.Getenv("ENTENTE_INTEROP_LONG") == "" {
 		t.Skip("two minutes: ENTENTE_INTEROP_LONG=1 runs it")
@@ -401,8 +401,8 @@ func TestAnAvahiThatIsKilledEndsWithItsTTL(t *testing.T) {
 	until(t, r, "home", finds("home"))
 	a.daemon.end(os.Kill)
 	killed := time.Now()
-	// Our own questions at 80 % of the TTL and later are not answered, which ends nothing:
-	// this host may be the one that does not hear.
+	// Our own questions at 80 % of the TTL and later have no answer, which does not end it: this
+	// host may have missed the answers.
 	for end := time.After(130 * time.Second); len(r.Found()) > 0; {
 		select {
 		case <-r.Changed():
@@ -449,7 +449,7 @@ func TestAvahiGivesWayToUs(t *testing.T) {
 	if found[0].ID != id(1) || found[1].ID != id(2) || !slices.Contains(found[1].Endpoints, "10.9.0.2:7443") {
 		t.Errorf("found %+v", found)
 	}
-	// Its next name for a host counts up what it ends in.
+	// Its next name for a host increases the number at its end.
 	a.list(`;office\032\0352;_entente._tcp;local;entente-2.local;`)
 }
 
@@ -479,7 +479,7 @@ func TestAvahiAndWeShareThePort(t *testing.T) {
 	until(t, ours, "those that are left", finds("cottage", "lab"))
 }
 
-// dig asks like a resolver that knows nothing of Multicast DNS (RFC 6762 section 6.7).
+// dig asks like a resolver without support for Multicast DNS (RFC 6762 section 6.7).
 func TestDigIsAnswered(t *testing.T) {
 	dig := program(t, "dig", "bind9-dnsutils")
 	s := newSegment(t, 2)

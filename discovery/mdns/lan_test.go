@@ -17,7 +17,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A lan is links that hear each other, in virtual time.
+// A lan is a set of links that receive each other's packets, in virtual time.
 type lan struct {
 	t     *testing.T
 	now   time.Time
@@ -30,7 +30,7 @@ type lan struct {
 	// one takes, which reorders them.
 	loss  float64
 	delay time.Duration
-	// cut are hosts that hear and reach nobody.
+	// cut are hosts that neither receive nor reach others.
 	cut map[*host]bool
 }
 
@@ -85,7 +85,7 @@ func service(i int, name string) discovery.Service {
 	return discovery.Service{Instance: name, Host: fmt.Sprintf("entente-%d", i), Port: 7443, Text: discovery.Text{ID: id(i), Name: name, API: "1-2"}}
 }
 
-// cluster adds a host that publishes a service and looks for others.
+// cluster adds a host that publishes a service and browses.
 func (n *lan) cluster(name string) *host {
 	h := n.add()
 	h.publish(n.now, []discovery.Service{service(len(n.hosts), name)})
@@ -93,7 +93,7 @@ func (n *lan) cluster(name string) *host {
 	return h
 }
 
-// publisher adds a host that publishes a service and looks for nobody.
+// publisher adds a host that publishes a service and does not browse.
 func (n *lan) publisher(i int, name string) *host {
 	h := n.add()
 	h.publish(n.now, []discovery.Service{service(i, name)})
@@ -167,7 +167,7 @@ func (n *lan) run(d time.Duration) {
 	}
 }
 
-// since returns what was sent by h (or all) after a time.
+// since returns the packets that h (or all) sent after a time.
 func (n *lan) since(t time.Time, h *host, want func(sent) bool) []sent {
 	var out []sent
 	for _, s := range n.log {
@@ -192,7 +192,7 @@ func names(list []discovery.Found) []string {
 	return out
 }
 
-// inject gives a packet to one host, as if it came from another at an address.
+// inject passes a packet to one host, as if another had sent it from an address.
 func (n *lan) inject(to *host, from string, b []byte) {
 	to.receive(n.now, b, netip.MustParseAddrPort(from), true)
 }
@@ -221,7 +221,7 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
-// found returns what is found now.
+// found returns the found clusters.
 func (l *link) found() []discovery.Found {
 	out, _ := l.collect()
 	return out

@@ -24,8 +24,8 @@ func (n *lan) capture() []rules.Packet {
 	return out
 }
 
-// Whatever clusters do for hours, no packet breaks a rule, to the millisecond that one
-// takes here. The rules are read by a codec of others and share no code with what sends.
+// Whatever clusters do for hours, no packet breaks a rule, to the millisecond that one takes here.
+// The checker uses another codec and shares no code with the sender.
 func TestSentPacketsKeepTheRules(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -62,7 +62,7 @@ func TestSentPacketsKeepTheRules(t *testing.T) {
 				}
 			}
 			if len(n.log) < 100 {
-				t.Errorf("%d packets say nothing", len(n.log))
+				t.Errorf("%d packets are too few", len(n.log))
 			}
 		})
 	}

@@ -183,7 +183,7 @@ func TestInterfacesComeAndGo(t *testing.T) {
 	until(t, a, "home again", finds("home"))
 }
 
-// dig knows nothing of Multicast DNS: a simple resolver (section 6.7).
+// dig does not support Multicast DNS: it is a simple resolver (section 6.7).
 func TestASimpleResolverIsAnsweredOnSockets(t *testing.T) {
 	s := newSegment(t, 2)
 	a, _ := s.start(1, service(1, "office"))

@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
-// String returns the name as people write it, with escapes: what tests print.
+// String returns the name with escapes, for test output.
 func (n name) String() string {
 	s, _, err := dns.UnpackDomainName([]byte(n), 0)
 	if err != nil {
@@ -24,7 +24,7 @@ func (n name) String() string {
 	return s
 }
 
-// hostile are packets that nobody sends by mistake.
+// hostile are packets that are sent on purpose only.
 func hostile() map[string][]byte {
 	header := func(flags, q, an, ns, ar uint16) []byte {
 		var b []byte
@@ -84,7 +84,7 @@ func TestHostilePacketsAreDropped(t *testing.T) {
 			}
 		case malformed[name]:
 			if name == "a name longer than data" {
-				continue // what follows it cannot be read either
+				continue // the records after it cannot be read either
 			}
 			if err != nil || m.malformed != 1 || len(m.answers) != 0 {
 				t.Errorf("%s: %+v, %v", name, m, err)
@@ -100,8 +100,8 @@ func TestHostilePacketsAreDropped(t *testing.T) {
 	}
 }
 
-// Whatever comes in, a link does not fail, holds no more than its limits, and what it
-// sends can be read by the codec of others.
+// Whatever it receives, a link does not fail, keeps no more than its limits, and sends packets that
+// another codec can read.
 func FuzzLink(f *testing.F) {
 	for _, b := range hostile() {
 		f.Add(b, uint16(port), true)
@@ -182,7 +182,7 @@ func TestNamesAreCompressed(t *testing.T) {
 	t.Parallel()
 	b := say(clusterRecords(2, -1)...)
 	for _, s := range []string{"_entente", "_tcp", "local", "cluster 2", "entente-2"} {
-		// The last stands in no TXT record; the name of the cluster does.
+		// The last is not in a TXT record; the name of the cluster is.
 		want := 1
 		if s == "cluster 2" {
 			want = 2
@@ -269,7 +269,7 @@ func TestOwnPacketsAreKnown(t *testing.T) {
 		{"eth0", q, 0, true},
 		{"eth0", q, 0, true},
 		{"eth0", q, 0, false}, // another's, after one in each family
-		{"eth1", r, 0, true},  // nobody else says that
+		{"eth1", r, 0, true},  // no other host sends that
 		{"eth0", r, 0, true},
 		{"eth0", say(clusterRecords(2, -1)...), 0, false},
 		{"eth1", r, 3 * time.Second, false},
@@ -335,8 +335,8 @@ func TestNamesOfTheServiceAreThoseOfItsType(t *testing.T) {
 	}
 }
 
-// TestAPacketIsChargedWithWhatItHasRoomFor has a packet claim more than it can have, to use
-// up what others may say.
+// TestAPacketIsChargedWithWhatItHasRoomFor sends packets that announce more records than they can
+// have, to use up the limits of others.
 func TestAPacketIsChargedWithWhatItHasRoomFor(t *testing.T) {
 	t.Parallel()
 	header := make([]byte, headerSize)

@@ -84,7 +84,7 @@ func TestNamesThatAreTakenAreChanged(t *testing.T) {
 	b.publish(n.now, []discovery.Service{s})
 	n.run(5 * time.Second)
 	if a.stats.Conflicts != 0 || a.claims[1].label != "office" {
-		t.Errorf("who was there first has %d conflicts and is %q", a.stats.Conflicts, a.claims[1].label)
+		t.Errorf("the first host has %d conflicts and is %q", a.stats.Conflicts, a.claims[1].label)
 	}
 	if b.claims[1].label != "OFFICE (2)" || b.claims[0].label != "entente-1-2" {
 		t.Errorf("the second is %q on %q", b.claims[1].label, b.claims[0].label)
@@ -93,7 +93,7 @@ func TestNamesThatAreTakenAreChanged(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	if !slices.Contains(b.renames, rename{"OFFICE", "OFFICE (2)"}) {
-		t.Errorf("what changed is not told: %v", b.renames)
+		t.Errorf("the change is not reported: %v", b.renames)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestSimultaneousProbes(t *testing.T) {
 	}
 }
 
-// The first probe of the one whose records come later wins; the other waits a second.
+// The probe with the later records wins; the other host waits a second.
 func TestTheLoserOfATieWaits(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
@@ -142,7 +142,7 @@ func TestTheLoserOfATieWaits(t *testing.T) {
 	due := c.due
 	n.inject(h, "10.0.0.99:5353", tie("a"))
 	if !c.due.Equal(due) || c.sent == 0 {
-		t.Error("it gives in to what is earlier")
+		t.Error("it gives in to earlier records")
 	}
 	n.inject(h, "10.0.0.99:5353", tie(strings.Repeat("z", 200)))
 	if got := c.due.Sub(n.now); got != time.Second || c.sent != 0 {
@@ -310,7 +310,7 @@ func TestChangesAreAnnounced(t *testing.T) {
 	b.publish(n.now, []discovery.Service{s})
 	n.run(10 * time.Second)
 	if got := n.since(epoch, b, responseOf); len(got) > 2 {
-		t.Errorf("what did not change is announced %d times", len(got))
+		t.Errorf("an unchanged record is announced %d times", len(got))
 	}
 }
 
@@ -322,7 +322,7 @@ func TestLinkUpStartsAgain(t *testing.T) {
 	n.forget()
 	a.restart(n.now)
 	if len(a.found()) != 0 {
-		t.Error("what was on another network is still there")
+		t.Error("a record of another network is still there")
 	}
 	n.run(5 * time.Second)
 	if len(n.since(epoch, a, probeOf)) != 3 || len(a.found()) != 1 || len(b.found()) != 1 {

@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
-// own is what one cluster publishes from another of its nodes, with other addresses.
+// own is what one cluster publishes on another of its nodes, with other addresses.
 func own(address string) []discovery.Service {
 	s := service(1, "office")
 	s.Addresses = addrs(address)
@@ -94,7 +94,7 @@ func TestTheSameClusterIsNotRenamedWhenLinksMeet(t *testing.T) {
 	}
 }
 
-// The same cluster with the same words is no conflict: nodes change without a gap.
+// The same cluster with the same records does not conflict: nodes change without a gap.
 func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
@@ -117,8 +117,8 @@ func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	}
 }
 
-// Somebody says to be the same cluster and does not go, whatever it says in between: the
-// cluster is found under another name in the end.
+// An impostor of the same cluster that stays, whatever it sends in between, makes the cluster
+// change its name in the end.
 func TestWaitingForTheSameClusterEnds(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
@@ -139,14 +139,14 @@ func TestWaitingForTheSameClusterEnds(t *testing.T) {
 	}
 }
 
-// Who announces the name and the ID of this cluster is told of, while the name is waited for
-// and once it is changed; so is who announces the ID under another name. Another node that
-// says the same is not.
+// A host that announces the name and the ID of this cluster is reported, while the cluster waits
+// for the name and after it has changed; so is one that announces the ID under another name.
+// Another node with the same records is not.
 func TestImpostorsAreReported(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	squatter, cluster := n.add(), n.add()
-	told := func() []Conflict {
+	reported := func() []Conflict {
 		_, imitations := cluster.collect()
 		return cluster.contests(imitations)
 	}
@@ -156,29 +156,29 @@ func TestImpostorsAreReported(t *testing.T) {
 	began := n.now
 	cluster.publish(n.now, own("192.0.2.2"))
 	n.run(5 * time.Minute)
-	got := told()
+	got := reported()
 	at := slices.IndexFunc(got, func(c Conflict) bool { return c.Name == "entente-1" && !c.ID })
 	if at < 0 || got[at].From != squatter.addr || got[at].Renamed != "" || got[at].Since.Sub(began) > 2*time.Second || n.now.Sub(got[at].Last) > 2*time.Minute {
-		t.Fatalf("while it waits it tells %+v", got)
+		t.Fatalf("while it waits it reports %+v", got)
 	}
 	n.run(10 * time.Minute)
-	got = told()
+	got = reported()
 	at = slices.IndexFunc(got, func(c Conflict) bool { return c.Name == "entente-1" && !c.ID })
 	if at < 0 || got[at].From != squatter.addr || got[at].Renamed != "entente-1-2" {
-		t.Errorf("under another name it tells %+v", got)
+		t.Errorf("under another name it reports %+v", got)
 	}
 	other := own("192.0.2.1")
 	other[0].Instance, other[0].Host = "other", "elsewhere"
 	imitated := func(c Conflict) bool { return c.Name == "other" && c.ID && c.From == squatter.addr }
 	squatter.publish(n.now, other)
 	n.run(5 * time.Second)
-	if got = told(); !slices.ContainsFunc(got, imitated) {
-		t.Errorf("of who has its ID it tells %+v", got)
+	if got = reported(); !slices.ContainsFunc(got, imitated) {
+		t.Errorf("with its ID elsewhere it reports %+v", got)
 	}
-	other[0].Addresses = addrs("192.0.2.2") // where this one is: no harm
+	other[0].Addresses = addrs("192.0.2.2") // the same endpoints: harmless
 	squatter.publish(n.now, other)
 	n.run(5 * time.Second)
-	if got = told(); slices.ContainsFunc(got, imitated) {
-		t.Errorf("of another node it tells %+v", got)
+	if got = reported(); slices.ContainsFunc(got, imitated) {
+		t.Errorf("with another node it reports %+v", got)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/internal/sightings"
 )
 
-// What is known of a domain that cannot be asked stands for a while after a start, and
-// then it goes.
+// What is known about a domain that cannot be asked stays for a while after a start, and then
+// expires.
 func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	t.Parallel()
 	clock := time.Now()
@@ -43,11 +43,11 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	d.began = clock
 	clock = clock.Add(domainsStart - time.Second)
 	if !d.Snapshot().Places[place] {
-		t.Error("it was given up before its time")
+		t.Error("it expired too early")
 	}
 	clock = clock.Add(time.Second)
 	if d.Snapshot().Places[place] {
-		t.Error("what was known of it stays for ever")
+		t.Error("what was known about it never expires")
 	}
 	if got := discovery.DialableEndpoints([]string{"10.96.0.1:7443", "192.0.2.7:7443", "[::1]:7443", "office.example:7443"}, netip.MustParsePrefix("10.96.0.0/16")); !slices.Equal(got, []string{"192.0.2.7:7443"}) {
 		t.Errorf("of the endpoints %v may be dialled", got)
@@ -79,7 +79,7 @@ func TestProblemsOfResolversNameWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Without a domain there is nothing that could be off.
+			// Without a domain, discovery is not on.
 			browser, problems := NewBrowser(nil, []string{tc.resolver}, func(dnssd.Domain) {})
 			shown := strings.Join(problems, "\n")
 			if browser != nil || len(problems) > 1 || (shown == "") != (tc.want == "") || !strings.Contains(shown, tc.want) || strings.Contains(shown, "\x1b") {

@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// lansTest is an agent's look at what fabrics report.
+// lansTest is an agent that reads what fabrics report.
 type lansTest struct {
 	*LANs
 	t     *testing.T
@@ -58,7 +58,7 @@ func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluste
 	}
 }
 
-// sees says what is found, and whether what stood before stands.
+// sees returns what is found, and whether earlier results still count.
 func (l *lansTest) sees() string {
 	looked := l.Snapshot()
 	var out []string
@@ -75,8 +75,8 @@ func foundCluster(c byte, endpoints ...string) v1alpha1.FoundCluster {
 	return v1alpha1.FoundCluster{Interface: "eth0", ClusterID: string(testID(c)), Name: string(c), Endpoints: endpoints}
 }
 
-// What a fabric lacks is believed only while the fabric is heard of, and only once it has
-// listened for a while. Clocks of nodes do not matter.
+// A cluster counts as gone only while the fabric reports, and only once it has listened for a
+// while. Clocks of nodes do not matter.
 func TestASilentFabricsReportExpires(t *testing.T) {
 	t.Parallel()
 	l := newLANs(t)
@@ -99,7 +99,7 @@ func TestASilentFabricsReportExpires(t *testing.T) {
 	check("it lost it", all)
 	l.reports(time.Minute, x)
 	l.clock = l.clock.Add(lanReportLate - time.Second)
-	check("it was heard of lately", found+all)
+	check("it reported recently", found+all)
 	l.clock = l.clock.Add(time.Second)
 	check("it is silent", found+stands)
 	l.clock = l.clock.Add(lanReportExpires - lanReportLate - time.Second)
@@ -107,7 +107,7 @@ func TestASilentFabricsReportExpires(t *testing.T) {
 	l.clock = l.clock.Add(time.Second)
 	check("it is silent for too long", "")
 	l.reports(time.Hour, x)
-	check("it is heard of again", found+all)
+	check("it reports again", found+all)
 	if err := l.c.Delete(t.Context(), &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestReportsOfBeforeTheStartExpire(t *testing.T) {
 	}
 }
 
-// The fabric's word is not taken for what may be dialled, and for what is a name.
+// The fabric's endpoints and names are validated again.
 func TestFabricReportsAreValidated(t *testing.T) {
 	t.Parallel()
 	bad := foundCluster('y', "192.0.2.8:7443")
@@ -158,7 +158,7 @@ func TestFabricReportsAreValidated(t *testing.T) {
 	}
 	l.Dialable = func([]string) []string { return nil }
 	if looked := l.Snapshot(); len(looked.Found) != 0 || len(looked.Places) != 1 {
-		t.Errorf("before it is known what nobody leads to, %+v is believed", looked)
+		t.Errorf("before the forbidden prefixes are known, %+v is accepted", looked)
 	}
 }
 

@@ -54,8 +54,8 @@ type updates struct {
 	automatic bool
 }
 
-// newUpdates publishes "office", whose key may write all of example.com and sub.test,
-// and nothing of frozen.test.
+// newUpdates publishes "office", whose key may write all of example.com and sub.test, and none of
+// frozen.test.
 func newUpdates(t *testing.T) *updates {
 	t.Helper()
 	u := &updates{
@@ -120,7 +120,7 @@ func (u *updates) reconcile(after time.Duration) (done bool) {
 	return done
 }
 
-// answers is what the server has, each as "TYPE VALUE".
+// answers returns the server's records, each as "TYPE VALUE".
 func (u *updates) answers(name string, qtype uint16) (out []string) {
 	for _, rr := range u.named.Ask(name, qtype) {
 		out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
@@ -129,7 +129,7 @@ func (u *updates) answers(name string, qtype uint16) (out []string) {
 	return out
 }
 
-// has checks what the server says of an instance of a zone and of its host.
+// has checks the server's records of an instance in a zone and of its host.
 func (u *updates) has(zone, instance string, addrs ...string) {
 	u.t.Helper()
 	pointers := u.answers("_entente._tcp."+zone, dns.TypePTR)
@@ -182,7 +182,7 @@ func (u *updates) wantEvent(reason, text string) {
 	}
 }
 
-// reports checks what administrators are told of each place; times are not compared.
+// reports checks the status of each place for administrators; times are not compared.
 func (u *updates) reports(want ...admin.DNSPublication) {
 	u.t.Helper()
 	got := []admin.DNSPublication{}
@@ -222,7 +222,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 		t.Errorf("the TXT record is %v", got)
 	}
 
-	// Nothing is written, or told, while nothing changes.
+	// Nothing is written, or reported, while nothing changes.
 	before := serial()
 	for range 5 {
 		u.reconcile(10 * time.Minute)
@@ -232,7 +232,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	}
 	u.quiet()
 
-	// Who restarts knows what is there.
+	// A restarted process knows what is published.
 	u.begin(u.Config)
 	u.reconcile(0)
 	u.quiet()
@@ -240,7 +240,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.at = []string{"192.0.2.11:7443", "192.0.2.12:7443", "10.0.0.1:80", "peer.example:7443"}
 	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
-	u.at = nil // All nodes are away: what is there stays.
+	u.at = nil // All nodes are away: the records stay.
 	u.reconcile(publishInterval)
 	u.wantEvent("NotPublishedInDNS", "none of this cluster's endpoints")
 	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
@@ -253,7 +253,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 		}
 	}
 
-	// Another name, and then another zone: what was there goes.
+	// Another name, and then another zone: the old records are removed.
 	u.name = "bureau"
 	u.reconcile(publishInterval)
 	u.wantEvent("WithdrawnFromDNS", `removed "office" from example.com`)
@@ -267,7 +267,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.has("second.test", "bureau", "192.0.2.10")
 	u.wantEvent("WithdrawnFromDNS", `removed "bureau" from example.com`)
 
-	// And with no server nothing is left, of the ConfigMap neither.
+	// And without a server nothing is left, not even the ConfigMap.
 	u.begin(Config{})
 	if !u.reconcile(0) || u.configMap() != nil {
 		t.Errorf("the ConfigMap has %v", u.configMap())
@@ -276,8 +276,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.reports()
 }
 
-// What the server says reaches the administrator, and what is wrong can be set right
-// without a restart.
+// The server's errors reach the administrator, who can fix them without a restart.
 func TestServerErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
@@ -378,7 +377,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	u.wantEvent("NotPublishedInDNS", "REFUSED")
 	u.has("example.com", "office", "192.0.2.10")
 
-	// It may write its own records, and nobody finds those without pointers.
+	// It may write its own records, which cannot be found without pointers.
 	second("grant office zonesub SRV TXT A AAAA;")
 	u.begin(moved)
 	u.reconcile(0)
@@ -399,7 +398,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	}
 	u.reports(admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
 
-	// Another name of the same server: what is removed there is what is wanted.
+	// Another name of the same server: the removed records are the wanted ones.
 	renamed := u.Config
 	renamed.Server = fmt.Sprintf("localhost:%d", u.named.Addr.Port())
 	u.begin(renamed)
@@ -420,8 +419,8 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 	newKey := strings.Replace(keyFile(otherSecret), "office", "bureau", 1)
 	all := `zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; grant bureau zonesub ANY; }; };`
 	for name, tt := range map[string]struct {
-		// secret is what the Secret has that the settings named before, "" for no Secret, and
-		// keys are those that the server knows then. The settings name the new key now.
+		// secret is the content of the Secret that the settings named before, "" for no Secret, and
+		// keys are those that the server knows then. The settings now name the new key.
 		secret, keys string
 	}{
 		"the Secret was renamed":        {"", keyFile(updateSecret) + newKey},
@@ -461,15 +460,15 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 		u.named.Configure(keyFile(updateSecret) + newKey + all)
 		u.begin(Config{})
 		if err := u.removeAll(t.Context()); err != nil || u.configMap() != nil {
-			t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
+			t.Errorf("the uninstall returns %v and leaves %v", err, u.configMap())
 		}
 		u.has("example.com", "bureau")
 		u.has("example.com", "office")
 	})
 }
 
-// What cannot be removed is remembered and told, with what removes it by hand, until it
-// is gone.
+// A publication that cannot be removed is remembered and reported, with the commands that remove it
+// by hand, until it is gone.
 func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
@@ -491,9 +490,9 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 			t.Errorf("%q is not in %s", want, lines)
 		}
 	}
-	// An uninstall tells, too, and does not wait.
+	// An uninstall reports it, too, and does not wait.
 	if err := u.removeAll(t.Context()); err == nil || !strings.Contains(err.Error(), "update delete office._entente._tcp.example.com. SRV") || u.configMap() == nil {
-		t.Errorf("the uninstall says %v", err)
+		t.Errorf("the uninstall returns %v", err)
 	}
 	for i := range 200 {
 		if u.reconcile(publishInterval); i == 100 {
@@ -509,20 +508,19 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	u.wantEvent("WithdrawnFromDNS", "office")
 	u.has("example.com", "office")
 
-	// An uninstall removes what is there.
+	// An uninstall removes the records.
 	u.begin(cfg)
 	u.reconcile(publishInterval)
 	u.has("example.com", "office", "192.0.2.10")
 	u.begin(Config{})
 	u.Events = nil
 	if err := u.removeAll(t.Context()); err != nil || u.configMap() != nil {
-		t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
+		t.Errorf("the uninstall returns %v and leaves %v", err, u.configMap())
 	}
 	u.has("example.com", "office")
 }
 
-// Another cluster's name is not taken, and what was published under another name is what
-// is removed.
+// Another cluster's name is not taken, and the records under the name that was used are removed.
 func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
@@ -563,7 +561,7 @@ func TestNamesThatCannotBeRememberedAreNotPublished(t *testing.T) {
 	u.has("example.com", "office", "192.0.2.10")
 }
 
-// A server that knows no updates says so.
+// A server without updates is reported.
 func TestAServerWithoutDynamicUpdatesIsReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)

@@ -48,21 +48,21 @@ func TestAMisplacedPodIsFound(t *testing.T) {
 		node     *corev1.Node
 		want     bool
 	}{
-		"at home with Local":                            {v1alpha1.StrategyLocal, nil, running("p", "worker"), nil, false},
-		"abroad with Local":                             {v1alpha1.StrategyLocal, nil, running("p", "office"), &office, true},
-		"abroad with Local, which it may not overrule":  {v1alpha1.StrategyLocal, nil, running("p", "office", own("Remote")), &office, true},
-		"at home with Remote":                           {v1alpha1.StrategyRemote, nil, running("p", "worker"), nil, true},
-		"at home with Remote, by its own word":          {v1alpha1.StrategyRemote, nil, running("p", "worker", own("Local")), nil, false},
-		"abroad with Remote":                            {v1alpha1.StrategyRemote, nil, running("p", "office"), &office, false},
-		"abroad with Remote, elsewhere":                 {v1alpha1.StrategyRemote, other, running("p", "office"), &office, true},
-		"anywhere":                                      {v1alpha1.StrategyLocalAndRemote, nil, running("p", "office"), &office, false},
-		"at home with a selector":                       {v1alpha1.StrategyLocalAndRemote, other, running("p", "worker"), nil, false},
-		"abroad, where it is not selected":              {v1alpha1.StrategyLocalAndRemote, other, running("p", "office"), &office, true},
-		"abroad, too far away":                          {v1alpha1.StrategyLocalAndRemote, near, running("p", "office"), &office, true},
-		"abroad, nobody knows yet how far":              {v1alpha1.StrategyLocalAndRemote, near, running("p", "fresh"), &fresh, false},
-		"abroad, where it says that it will not be":     {v1alpha1.StrategyLocalAndRemote, nil, running("p", "office", own("Local")), &office, true},
-		"at home, where it says that it will not be":    {v1alpha1.StrategyLocalAndRemote, nil, running("p", "worker", own("Remote")), nil, true},
-		"with a strategy that nobody knows, it remains": {"", nil, running("p", "office"), &office, false},
+		"at home with Local":                           {v1alpha1.StrategyLocal, nil, running("p", "worker"), nil, false},
+		"abroad with Local":                            {v1alpha1.StrategyLocal, nil, running("p", "office"), &office, true},
+		"abroad with Local, which it may not overrule": {v1alpha1.StrategyLocal, nil, running("p", "office", own("Remote")), &office, true},
+		"at home with Remote":                          {v1alpha1.StrategyRemote, nil, running("p", "worker"), nil, true},
+		"at home with Remote, by its own word":         {v1alpha1.StrategyRemote, nil, running("p", "worker", own("Local")), nil, false},
+		"abroad with Remote":                           {v1alpha1.StrategyRemote, nil, running("p", "office"), &office, false},
+		"abroad with Remote, elsewhere":                {v1alpha1.StrategyRemote, other, running("p", "office"), &office, true},
+		"anywhere":                                     {v1alpha1.StrategyLocalAndRemote, nil, running("p", "office"), &office, false},
+		"at home with a selector":                      {v1alpha1.StrategyLocalAndRemote, other, running("p", "worker"), nil, false},
+		"abroad, where it is not selected":             {v1alpha1.StrategyLocalAndRemote, other, running("p", "office"), &office, true},
+		"abroad, too far away":                         {v1alpha1.StrategyLocalAndRemote, near, running("p", "office"), &office, true},
+		"abroad, at an unknown distance":               {v1alpha1.StrategyLocalAndRemote, near, running("p", "fresh"), &fresh, false},
+		"abroad, with an annotation against it":        {v1alpha1.StrategyLocalAndRemote, nil, running("p", "office", own("Local")), &office, true},
+		"at home, with an annotation against it":       {v1alpha1.StrategyLocalAndRemote, nil, running("p", "worker", own("Remote")), nil, true},
+		"with an unknown strategy, it remains":         {"", nil, running("p", "office"), &office, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +139,7 @@ func TestPodsMoveAFewAtATime(t *testing.T) {
 		if gone > 2 {
 			t.Fatalf("%d of 8 went at once", gone)
 		}
-		for i := range gone { // its controller makes others, which serve when the next look comes
+		for i := range gone { // its controller creates others, which serve at the next reconcile
 			if err := c.Create(t.Context(), running(fmt.Sprint("new-", round, "-", i), "office")); err != nil {
 				t.Fatal(err)
 			}
@@ -221,11 +221,11 @@ func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
 		o.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "other"}}
 	})
 	if m == nil || m.Stay != 1 {
-		t.Fatalf("where pods run in another cluster it says %+v", m)
+		t.Fatalf("for pods in another cluster the status is %+v", m)
 	}
 	m = say(func(o *v1alpha1.NamespaceOffloadingSpec) { o.PodStrategy = v1alpha1.StrategyLocal })
 	if m == nil || m.Stay != 0 || len(left()) != 0 {
-		t.Errorf("where pods run at home it says %+v, and left are %v", m, left())
+		t.Errorf("for pods at home the status is %+v, and left are %v", m, left())
 	}
 }
 

@@ -120,7 +120,7 @@ func TestDecide(t *testing.T) {
 		"on a node that is not virtual":          {at: due, pod: stuck("p", func(p *corev1.Pod) { p.Spec.NodeName = "worker" })},
 		"without a controller":                   {at: due, pod: stuck("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), stays: "no controller"},
 		"of a Job":                               {at: due, pod: stuck("p", owned("Job")), stays: "count it as failed"},
-		"of somebody unknown":                    {at: due, pod: stuck("p", owned("Workflow")), stays: "its Workflow"},
+		"of an unknown controller":               {at: due, pod: stuck("p", owned("Workflow")), stays: "its Workflow"},
 		"of a StatefulSet":                       {at: due, pod: stuck("p", owned("StatefulSet")), want: []v1alpha1.KeptAway{entry(1, due, func(k *v1alpha1.KeptAway) { k.Kind = "StatefulSet" })}},
 		"with a volume": {at: due, pod: stuck("p", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
@@ -189,7 +189,7 @@ type world struct {
 	t          *testing.T
 	now        time.Time
 	offloading *v1alpha1.NamespaceOffloading
-	// knows is what placement knows of it: it lags.
+	// knows is what placement knows about it: it lags.
 	knows    *v1alpha1.NamespaceOffloading
 	nodes    []corev1.Node
 	homeFull bool
@@ -199,8 +199,8 @@ type world struct {
 	abroad   int
 }
 
-// look is a moment in it: the ReplicaSet makes what is missing, placement and the scheduler do
-// their work, and pods are handed back.
+// look is one step: the ReplicaSet creates missing pods, placement and the scheduler do their work,
+// and pods are handed back.
 func (w *world) look(replicas int) {
 	for len(w.pods) < replicas {
 		w.made++

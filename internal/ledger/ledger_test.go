@@ -39,7 +39,7 @@ func isLive(o *api.OffloadedPod) bool { return o.Status.Phase != corev1.PodSucce
 
 func keyOf(contract, uid string) string { return contract + "/" + uid }
 
-// TestLedgerIsTheSumOfItsPods compares what the ledger keeps up with what one counts anew.
+// TestLedgerIsTheSumOfItsPods compares the ledger's counts with a full count.
 func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
@@ -74,7 +74,7 @@ func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 				case rapid.Bool().Draw(t, "undone"):
 					undo()
 				case was != nil:
-					// What is shown with the next generation is what counts.
+					// The resources that the next generation shows count.
 					was.Generation, was.Spec.Requests = o.Generation+1, podspec.Most(was.Spec.Requests, more)
 					l.Show(was, isLive(was))
 				default:

@@ -44,17 +44,17 @@ func TestContainersGetWhatTheyDoNotSay(t *testing.T) {
 		pod      *corev1.ResourceRequirements
 		is, want corev1.ResourceRequirements
 	}{
-		"one that says nothing":                    {l, nil, asks("", ""), asks("cpu=100m memory=64Mi", "memory=256Mi")},
-		"one that says all":                        {l, nil, asks("cpu=1 memory=1Gi", "cpu=2 memory=2Gi"), asks("cpu=1 memory=1Gi", "cpu=2 memory=2Gi")},
-		"a limit is a request, as everywhere":      {l, nil, asks("", "cpu=2 memory=32Mi"), asks("cpu=2 memory=32Mi", "cpu=2 memory=32Mi")},
-		"a limit is not below the request":         {l, nil, asks("memory=1Gi", ""), asks("cpu=100m memory=1Gi", "memory=1Gi")},
-		"a request of nothing is one":              {l, nil, asks("cpu=0 memory=0", ""), asks("cpu=0 memory=0", "memory=256Mi")},
-		"other resources are left alone":           {l, nil, asks("", "nvidia.com/gpu=1"), asks("cpu=100m memory=64Mi nvidia.com/gpu=1", "memory=256Mi nvidia.com/gpu=1")},
-		"what the pod asks for as a whole":         {l, &corev1.ResourceRequirements{Requests: amounts("memory=1Gi")}, asks("", ""), asks("cpu=100m", "")},
-		"or is limited to":                         {l, &corev1.ResourceRequirements{Limits: amounts("cpu=1 memory=1Gi")}, asks("", ""), asks("", "")},
-		"a contract without a limit range":         {nil, nil, asks("", ""), asks("", "")},
-		"one that speaks of pods alone":            {&api.LimitRange{Pod: &api.PodLimitRange{Max: limited("cpu=1")}}, nil, asks("", ""), asks("", "")},
-		"a limit of what the contract has none of": {&api.LimitRange{Container: &api.ContainerLimitRange{DefaultRequest: limited("memory=0"), Default: limited("memory=1Gi")}}, nil, asks("", ""), asks("memory=0", "memory=1Gi")},
+		"a container without resources":           {l, nil, asks("", ""), asks("cpu=100m memory=64Mi", "memory=256Mi")},
+		"a container with all resources":          {l, nil, asks("cpu=1 memory=1Gi", "cpu=2 memory=2Gi"), asks("cpu=1 memory=1Gi", "cpu=2 memory=2Gi")},
+		"a limit is a request, as everywhere":     {l, nil, asks("", "cpu=2 memory=32Mi"), asks("cpu=2 memory=32Mi", "cpu=2 memory=32Mi")},
+		"a limit is not below the request":        {l, nil, asks("memory=1Gi", ""), asks("cpu=100m memory=1Gi", "memory=1Gi")},
+		"a request of 0 is a request":             {l, nil, asks("cpu=0 memory=0", ""), asks("cpu=0 memory=0", "memory=256Mi")},
+		"other resources are left alone":          {l, nil, asks("", "nvidia.com/gpu=1"), asks("cpu=100m memory=64Mi nvidia.com/gpu=1", "memory=256Mi nvidia.com/gpu=1")},
+		"what the pod asks for as a whole":        {l, &corev1.ResourceRequirements{Requests: amounts("memory=1Gi")}, asks("", ""), asks("cpu=100m", "")},
+		"or is limited to":                        {l, &corev1.ResourceRequirements{Limits: amounts("cpu=1 memory=1Gi")}, asks("", ""), asks("", "")},
+		"a contract without a limit range":        {nil, nil, asks("", ""), asks("", "")},
+		"one that speaks of pods alone":           {&api.LimitRange{Pod: &api.PodLimitRange{Max: limited("cpu=1")}}, nil, asks("", ""), asks("", "")},
+		"a limit of a resource without a default": {&api.LimitRange{Container: &api.ContainerLimitRange{DefaultRequest: limited("memory=0"), Default: limited("memory=1Gi")}}, nil, asks("", ""), asks("memory=0", "memory=1Gi")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +76,7 @@ func TestContainersGetWhatTheyDoNotSay(t *testing.T) {
 			}
 			again := spec.DeepCopy()
 			if Fill(again, tc.limits); !equality.Semantic.DeepEqual(again, spec) {
-				t.Error("the second time gives something else")
+				t.Error("the second time the result differs")
 			}
 		})
 	}

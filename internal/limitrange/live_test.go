@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/charttest"
 )
 
-// Kubernetes itself is asked what a LimitRange makes of a pod, and which it refuses.
+// Kubernetes itself applies a LimitRange to pods, or refuses them.
 func TestLimitRangesAreThoseOfKubernetesOnARealAPIServer(t *testing.T) {
 	server := charttest.StartAPIServer(t)
 	owner, err := kubernetes.NewForConfig(server.Owner)
@@ -79,7 +79,7 @@ func TestLimitRangesAreThoseOfKubernetesOnARealAPIServer(t *testing.T) {
 		}
 	}
 	if taken < 20 || refused < 20 {
-		t.Errorf("%d pods were taken and %d refused: too few to say anything", taken, refused)
+		t.Errorf("%d pods were taken and %d refused: too few for a result", taken, refused)
 	}
 }
 

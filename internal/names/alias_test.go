@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// withAliases adds Services to those of twoConsumers that stand for other names.
+// withAliases adds Services to those of twoConsumers that are aliases of other names.
 func withAliases() *Book {
 	b := twoConsumers()
 	for name, target := range map[string]string{
@@ -29,7 +29,7 @@ func withAliases() *Book {
 	return b
 }
 
-// hidden is what a cluster says of its own names.
+// hidden is the ClusterNames of a cluster.
 func hidden(visible bool) ClusterNames {
 	return ClusterNames{Hidden: []string{"cluster.local", "clusterset.local", "provider.example"}, Visible: visible}
 }
@@ -46,13 +46,13 @@ func TestAServiceMayStandForAnotherName(t *testing.T) {
 		"of the Internet: that is asked for":                {a, "out", dns.TypeA, "NOERROR | out.shop.svc.cluster.local. CNAME db.example.org. | ask db.example.org."},
 		"whatever of it is asked for":                       {a, "out", dns.TypeMX, "NOERROR | out.shop.svc.cluster.local. CNAME db.example.org. | ask db.example.org."},
 		"the question is repeated as it was asked":          {a, "Out", dns.TypeAAAA, "NOERROR | Out.shop.svc.cluster.local. CNAME db.example.org. | ask db.example.org."},
-		"who asks for the alias alone gets it":              {a, "out", dns.TypeCNAME, "NOERROR | out.shop.svc.cluster.local. CNAME db.example.org."},
+		"a question for the alias alone is answered":        {a, "out", dns.TypeCNAME, "NOERROR | out.shop.svc.cluster.local. CNAME db.example.org."},
 		"and of one of home's no more":                      {a, "same", dns.TypeCNAME, "NOERROR | same.shop.svc.cluster.local. CNAME web.shop.svc.cluster.local."},
 		"of home's own Service":                             {a, "same", dns.TypeA, "NOERROR | same.shop.svc.cluster.local. CNAME web.shop.svc.cluster.local. | web.shop.svc.cluster.local. A 10.96.0.1"},
 		"of one in another namespace of home":               {a, "other", dns.TypeAAAA, "NOERROR | other.shop.svc.cluster.local. CNAME pg.db.svc.cluster.local. | pg.db.svc.cluster.local. AAAA fd00:1::5"},
 		"of a pod of home":                                  {a, "pod", dns.TypeA, "NOERROR | pod.shop.svc.cluster.local. CNAME pg-0.pg.db.svc.cluster.local. | pg-0.pg.db.svc.cluster.local. A 10.244.0.5"},
 		"with ports":                                        {a, "same", dns.TypeSRV, "NOERROR | same.shop.svc.cluster.local. CNAME web.shop.svc.cluster.local. | web.shop.svc.cluster.local. SRV 0 50 80 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. SRV 0 50 9090 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. A 10.96.0.1 | web.shop.svc.cluster.local. AAAA fd00::1"},
-		"that stands for another":                           {a, "twice", dns.TypeA, "NOERROR | twice.shop.svc.cluster.local. CNAME same.shop.svc.cluster.local. | same.shop.svc.cluster.local. CNAME web.shop.svc.cluster.local. | web.shop.svc.cluster.local. A 10.96.0.1"},
+		"an alias of another":                               {a, "twice", dns.TypeA, "NOERROR | twice.shop.svc.cluster.local. CNAME same.shop.svc.cluster.local. | same.shop.svc.cluster.local. CNAME web.shop.svc.cluster.local. | web.shop.svc.cluster.local. A 10.96.0.1"},
 		"of the Internet in the end":                        {a, "far", dns.TypeA, "NOERROR | far.shop.svc.cluster.local. CNAME out.shop.svc.cluster.local. | out.shop.svc.cluster.local. CNAME db.example.org. | ask db.example.org."},
 		"of home's API server, not of this cluster's":       {a, "api", dns.TypeA, "NXDOMAIN | api.shop.svc.cluster.local. CNAME kubernetes.default.svc.cluster.local. | soa cluster.local."},
 		"of a namespace of home that is not here":           {a, "unknown", dns.TypeA, "NXDOMAIN | unknown.shop.svc.cluster.local. CNAME web.hr.svc.cluster.local. | soa cluster.local."},
@@ -60,13 +60,13 @@ func TestAServiceMayStandForAnotherName(t *testing.T) {
 		"of a Service of this cluster's":                    {a, "theirs", dns.TypeA, "NXDOMAIN | theirs.shop.svc.cluster.local. CNAME web.default.svc.provider.example. | soa provider.example."},
 		"of home's cluster set, not of this cluster's":      {a, "set", dns.TypeA, "NXDOMAIN | set.shop.svc.cluster.local. CNAME web.shop.svc.clusterset.local. | soa clusterset.local."},
 		"of this cluster's domain, where home's is another": {b, "theirs.shop.svc.home.example.", dns.TypeA, "NXDOMAIN | theirs.shop.svc.home.example. CNAME web.shop.svc.cluster.local. | soa cluster.local."},
-		"itself":                                    {a, "self", dns.TypeA, "SERVFAIL"},
-		"of one that stands for it":                 {a, "ping", dns.TypeA, "SERVFAIL"},
-		"too many times":                            {a, "hop-0", dns.TypeA, "SERVFAIL"},
-		"it has no ports":                           {a, "_http._tcp.out", dns.TypeSRV, "NXDOMAIN | soa cluster.local."},
-		"and no pods":                               {a, "a.out", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"another consumer has no such name":         {b, "out.shop.svc.home.example.", dns.TypeA, "NXDOMAIN | soa home.example."},
-		"nothing is told of it to who asks for all": {a, "out", dns.TypeANY, `NOERROR | out.shop.svc.cluster.local. HINFO "RFC8482" ""`},
+		"itself":                                {a, "self", dns.TypeA, "SERVFAIL"},
+		"of an alias of it":                     {a, "ping", dns.TypeA, "SERVFAIL"},
+		"too many times":                        {a, "hop-0", dns.TypeA, "SERVFAIL"},
+		"it has no ports":                       {a, "_http._tcp.out", dns.TypeSRV, "NXDOMAIN | soa cluster.local."},
+		"and no pods":                           {a, "a.out", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"another consumer has no such name":     {b, "out.shop.svc.home.example.", dns.TypeA, "NXDOMAIN | soa home.example."},
+		"a question for all types has no alias": {a, "out", dns.TypeANY, `NOERROR | out.shop.svc.cluster.local. HINFO "RFC8482" ""`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestAServiceMayStandForAnotherName(t *testing.T) {
 				name += ".shop.svc.cluster.local."
 			}
 			q := dns.Question{Name: name, Qtype: tc.qtype, Qclass: dns.ClassINET}
-			// What home's names lead to is not up to what else its pods see.
+			// The targets of home's names do not depend on what else its pods can resolve.
 			for _, visible := range []bool{false, true} {
 				if diff := cmp.Diff(tc.want, say(withAliases().Answer(tc.who, q, 100, hidden(visible)))); diff != "" {
 					t.Errorf("%s %s, visible %v (-want +got):\n%s", name, dns.TypeToString[tc.qtype], visible, diff)
@@ -153,7 +153,7 @@ func TestServerFollowsAliasesOutOfHome(t *testing.T) {
 			}
 		}
 	}
-	// Who asks for the name itself is told what the node's resolvers say, as ever.
+	// A question for the target itself gets the answer of the node's resolvers.
 	in, err := r.ask(t, "udp", "127.0.0.1", "rebind.example.org.", dns.TypeA, nil)
 	if err != nil || len(in.Answer) != 2 {
 		t.Errorf("the name itself: %v, %v", in, err)

@@ -47,7 +47,7 @@ func twoConsumers() *Book {
 	return b
 }
 
-// say writes an answer in one line: rcode, then name, type and content of each record.
+// say formats an answer on one line: rcode, then name, type and content of each record.
 func say(a Answer) string {
 	if a.Forward {
 		return "forward"
@@ -80,25 +80,25 @@ func TestAnswerFollowsTheSpecificationOfServiceDiscovery(t *testing.T) {
 		"a Service has its cluster address":                {a, "web.shop.svc.cluster.local.", dns.TypeA, "NOERROR | web.shop.svc.cluster.local. A 10.96.0.1"},
 		"of the other family, too":                         {a, "web.shop.svc.cluster.local.", dns.TypeAAAA, "NOERROR | web.shop.svc.cluster.local. AAAA fd00::1"},
 		"the question is repeated as it was asked":         {a, "wEb.Shop.SVC.cluster.LOCAL.", dns.TypeA, "NOERROR | wEb.Shop.SVC.cluster.LOCAL. A 10.96.0.1"},
-		"of a family that it has not, there is no data":    {b, "web.shop.svc.home.example.", dns.TypeAAAA, "NOERROR | soa home.example."},
+		"the other family has no data":                     {b, "web.shop.svc.home.example.", dns.TypeAAAA, "NOERROR | soa home.example."},
 		"another type has no data":                         {a, "web.shop.svc.cluster.local.", dns.TypeMX, "NOERROR | soa cluster.local."},
 		"two consumers with one name have their own":       {b, "web.shop.svc.home.example.", dns.TypeA, "NOERROR | web.shop.svc.home.example. A 10.96.0.2"},
-		"nobody sees another's namespace":                  {b, "pg.db.svc.home.example.", dns.TypeA, "NXDOMAIN | soa home.example."},
-		"nor by what it is called here":                    {a, "web.shop-b.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"what a namespace is called here is no name":       {a, "web.shop-a.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"no consumer sees another's namespace":             {b, "pg.db.svc.home.example.", dns.TypeA, "NXDOMAIN | soa home.example."},
+		"nor by its name here":                             {a, "web.shop-b.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"the name of a namespace here does not exist":      {a, "web.shop-a.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"a Service that home has not":                      {a, "nope.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"a namespace that home has not":                    {a, "web.nope.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"a namespace has no data":                          {a, "shop.svc.cluster.local.", dns.TypeA, "NOERROR | soa cluster.local."},
 		"svc has no data":                                  {a, "svc.cluster.local.", dns.TypeA, "NOERROR | soa cluster.local."},
 		"the domain has no data":                           {a, "cluster.local.", dns.TypeA, "NOERROR | soa cluster.local."},
-		"something else in the domain is no name":          {a, "kubernetes.default.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"another name in the domain does not exist":        {a, "kubernetes.default.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"the API server is not offloaded":                  {a, "kubernetes.default.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"this cluster's domain is hidden":                  {b, "web.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"a search domain too many":                         {a, "web.shop.svc.cluster.local.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"too many labels":                                  {a, "a.b.c.d.e.web.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"a dot in a label is no dot":                       {a, `web\.shop.svc.cluster.local.`, dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"a dot in a label does not separate labels":        {a, `web\.shop.svc.cluster.local.`, dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"the Internet is forwarded":                        {a, "example.com.", dns.TypeA, "forward"},
-		"so is what only ends alike":                       {a, "notcluster.local.", dns.TypeA, "forward"},
+		"so is a name with a similar end":                  {a, "notcluster.local.", dns.TypeA, "forward"},
 		"and the root":                                     {a, ".", dns.TypeNS, "forward"},
 		"short names are the client's search list's":       {a, "web.shop.", dns.TypeA, "forward"},
 		"a headless one with addresses, once each":         {a, "pg.db.svc.cluster.local.", dns.TypeAAAA, "NOERROR | pg.db.svc.cluster.local. AAAA fd00:1::5"},
@@ -107,7 +107,7 @@ func TestAnswerFollowsTheSpecificationOfServiceDiscovery(t *testing.T) {
 		"an endpoint without a name goes by its address":   {a, "10-244-0-7.pg.db.svc.cluster.local.", dns.TypeA, "NOERROR | 10-244-0-7.pg.db.svc.cluster.local. A 10.244.0.7"},
 		"one with a name does not":                         {a, "10-244-0-6.pg.db.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"a pod that is not there":                          {a, "pg-7.pg.db.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"a headless one without endpoints is no name":      {a, "idle.db.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"a headless one without endpoints does not exist":  {a, "idle.db.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 		"nor has it ports":                                 {a, "_sql._tcp.idle.db.svc.cluster.local.", dns.TypeSRV, "NXDOMAIN | soa cluster.local."},
 		"SRV of a named port":                              {a, "_http._tcp.web.shop.svc.cluster.local.", dns.TypeSRV, "NOERROR | _http._tcp.web.shop.svc.cluster.local. SRV 0 100 80 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. A 10.96.0.1 | web.shop.svc.cluster.local. AAAA fd00::1"},
 		"SRV of a Service has all its ports":               {b, "web.shop.svc.home.example.", dns.TypeSRV, "NOERROR | web.shop.svc.home.example. SRV 0 50 80 web.shop.svc.home.example. | web.shop.svc.home.example. SRV 0 50 9090 web.shop.svc.home.example. | web.shop.svc.home.example. A 10.96.0.2"},
@@ -122,12 +122,12 @@ func TestAnswerFollowsTheSpecificationOfServiceDiscovery(t *testing.T) {
 		"PTR of a headless one's pod":                      {a, "5.0.244.10.in-addr.arpa.", dns.TypePTR, "NOERROR | 5.0.244.10.in-addr.arpa. PTR pg-0.pg.db.svc.cluster.local."},
 		"PTR of another consumer's address":                {b, "1.0.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN | soa 1.0.96.10.in-addr.arpa."},
 		"PTR of a private address of this cluster":         {a, "10.0.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN | soa 10.0.96.10.in-addr.arpa."},
-		"what is below a private prefix":                   {a, "96.10.in-addr.arpa.", dns.TypeNS, "NXDOMAIN | soa 96.10.in-addr.arpa."},
+		"a name below a private prefix":                    {a, "96.10.in-addr.arpa.", dns.TypeNS, "NXDOMAIN | soa 96.10.in-addr.arpa."},
 		"PTR of the Internet is forwarded":                 {a, "8.8.8.8.in-addr.arpa.", dns.TypePTR, "forward"},
 		"so is a malformed reverse name":                   {a, "x.8.8.8.in-addr.arpa.", dns.TypePTR, "forward"},
 		"which version of the specification":               {a, "dns-version.cluster.local.", dns.TypeTXT, `NOERROR | dns-version.cluster.local. TXT "1.1.0"`},
 		"the domain's authority":                           {a, "cluster.local.", dns.TypeSOA, "NOERROR | cluster.local. SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5"},
-		"ANY gets next to nothing":                         {a, "web.shop.svc.cluster.local.", dns.TypeANY, `NOERROR | web.shop.svc.cluster.local. HINFO "RFC8482" ""`},
+		"ANY gets a HINFO record":                          {a, "web.shop.svc.cluster.local.", dns.TypeANY, `NOERROR | web.shop.svc.cluster.local. HINFO "RFC8482" ""`},
 		"a transfer is refused":                            {a, "cluster.local.", dns.TypeAXFR, "REFUSED"},
 		"a consumer without a namespace sees an empty one": {Who{Peer: "nobody", Domain: "cluster.local"}, "web.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
 	} {
@@ -178,7 +178,7 @@ func TestSourceIsTheConsumerWhosePodItIs(t *testing.T) {
 		"another pod of the same consumer, whose pod had the address": {[]step{
 			func(b *Book) { b.SetPod("db-a", "new", addrs("10.244.1.1")) },
 		}, homeA},
-		"while pods of two consumers seem to have it, nobody": {[]step{
+		"while pods of two consumers seem to have it, none": {[]step{
 			func(b *Book) { b.SetPod("shop-b", "new", addrs("10.244.1.1")) },
 		}, ""},
 		"the address went to another consumer's pod": {[]step{
@@ -262,7 +262,7 @@ func TestAnswerHasNoMoreRecordsThanAskedFor(t *testing.T) {
 			t.Errorf("%s: %d records, partial %v, looked at %d", tc.name, len(a.Records), a.Partial, a.Work)
 		}
 	}
-	// What has to look at all of them says so.
+	// The work of reading all of them is counted.
 	a := b.Answer(Who{homeA, "cluster.local"}, dns.Question{Name: "nope.all.big.svc.cluster.local.", Qtype: dns.TypeA}, 100, ClusterNames{})
 	if a.Rcode != dns.RcodeNameError || a.Work != 5000 {
 		t.Errorf("a pod that is not there: %s after %d", say(a), a.Work)
@@ -292,8 +292,8 @@ func TestTenThousandServicesAreAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-// FuzzAnswer asks anything: what is not in the asker's own zone never shows in an
-// answer, and answers repeat the question's name.
+// FuzzAnswer asks anything: an answer never has a record outside of the consumer's own zone, and
+// answers repeat the question's name.
 func FuzzAnswer(f *testing.F) {
 	for _, name := range []string{
 		"web.shop.svc.cluster.local.", "_http._tcp.web.shop.svc.cluster.local.", `a\.b.shop.svc.cluster.local.`, `\000.svc.cluster.local.`,
@@ -338,7 +338,7 @@ func TestNamesOfPodsAreThoseOfHomeUnderEachMapping(t *testing.T) {
 				}
 			}
 			if a := b.Answer(Who{Peer: "b", Domain: "cluster.local."}, dns.Question{Name: "db-0.db.shop.svc.cluster.local.", Qtype: dns.TypeA}, 10, ClusterNames{}); len(a.Records) > 0 {
-				t.Errorf("another consumer is told %v", a.Records)
+				t.Errorf("another consumer gets %v", a.Records)
 			}
 		})
 	}

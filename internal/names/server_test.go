@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// rig is a server on loopback. 127.0.0.1 is a pod of one consumer and 127.0.0.2 of
-// another; others are nobody's.
+// rig is a server on loopback. 127.0.0.1 is a pod of one consumer and 127.0.0.2 of another; others
+// are unknown.
 type rig struct {
 	*Server
 	book    *Book
@@ -512,8 +512,7 @@ func TestCacheIsBoundedAndForgets(t *testing.T) {
 	}
 }
 
-// FuzzHandle sends anything: the server does not fail, and what it answers is an answer
-// with the query's ID that fits.
+// FuzzHandle sends anything: the server does not fail, and its answers have the query's ID and fit.
 func FuzzHandle(f *testing.F) {
 	edns := new(dns.Msg).SetQuestion("_http._tcp.web.shop.svc.cluster.local.", dns.TypeSRV)
 	edns.SetEdns0(4096, true)
@@ -571,7 +570,7 @@ func TestAnswersThatTakeWorkCountAsSeveral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// All 5,000 are looked at for a host that is not there.
+		// All 5,000 are read for a host that does not exist.
 		raw := pack(new(dns.Msg).SetQuestion("nope.many.db.svc.cluster.local.", dns.TypeA), maxReplyUDP)
 		answered := 0
 		for range queryBurst {

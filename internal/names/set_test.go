@@ -40,31 +40,31 @@ func TestNamesOfTheClusterSetAreHomes(t *testing.T) {
 		qtype uint16
 		want  string
 	}{
-		"one with an address":                  {a, "hello.shop.svc.clusterset.local.", dns.TypeA, "NOERROR | hello.shop.svc.clusterset.local. A 10.96.0.50"},
-		"none of the other family":             {a, "hello.shop.svc.clusterset.local.", dns.TypeAAAA, "NOERROR | soa clusterset.local."},
-		"each consumer has its own":            {b, "hello.shop.svc.clusterset.local.", dns.TypeA, "NOERROR | hello.shop.svc.clusterset.local. A 10.96.0.51"},
-		"its ports":                            {a, "_http._tcp.hello.shop.svc.clusterset.local.", dns.TypeSRV, "NOERROR | _http._tcp.hello.shop.svc.clusterset.local. SRV 0 100 80 hello.shop.svc.clusterset.local. | hello.shop.svc.clusterset.local. A 10.96.0.50"},
-		"it has no names by cluster":           {a, clusterA + ".hello.shop.svc.clusterset.local.", dns.TypeA, none},
-		"nor of pods":                          {a, "h-0." + clusterA + ".hello.shop.svc.clusterset.local.", dns.TypeA, none},
-		"a headless one, of all clusters":      {a, db, dns.TypeA, "NOERROR | " + db + " A 10.244.0.5 | " + db + " A 10.244.0.6 | " + db + " A 198.18.0.5"},
-		"a pod of one cluster":                 {a, "db-0." + clusterA + "." + db, dns.TypeA, "NOERROR | db-0." + clusterA + "." + db + " A 10.244.0.5"},
-		"one of that name of another":          {a, "db-0." + clusterB + "." + db, dns.TypeA, "NOERROR | db-0." + clusterB + "." + db + " A 198.18.0.5"},
-		"one without a name":                   {a, "10-244-0-6." + clusterA + "." + db, dns.TypeA, "NOERROR | 10-244-0-6." + clusterA + "." + db + " A 10.244.0.6"},
-		"a pod without its cluster":            {a, "db-0." + db, dns.TypeA, none},
-		"a cluster has names below it":         {a, clusterA + "." + db, dns.TypeA, "NOERROR | soa clusterset.local."},
-		"a cluster that does not export it":    {a, "db-0.cccccccccccccccccccccccccccccccc." + db, dns.TypeA, none},
-		"a headless one's ports":               {b, "_http._tcp." + db, dns.TypeSRV, none},
-		"by pod and cluster":                   {a, "_http._tcp." + db, dns.TypeSRV, "NOERROR | _http._tcp." + db + " SRV 0 33 80 db-0." + clusterA + "." + db + " | _http._tcp." + db + " SRV 0 33 80 10-244-0-6." + clusterA + "." + db + " | _http._tcp." + db + " SRV 0 33 80 db-0." + clusterB + "." + db + " | db-0." + clusterA + "." + db + " A 10.244.0.5 | 10-244-0-6." + clusterA + "." + db + " A 10.244.0.6 | db-0." + clusterB + "." + db + " A 198.18.0.5"},
-		"one without endpoints is no name":     {a, "idle.shop.svc.clusterset.local.", dns.TypeA, none},
-		"a Service that nobody exports":        {a, "web.shop.svc.clusterset.local.", dns.TypeA, none},
-		"nor is it called as it is here":       {a, "clusterset-1.shop.svc.clusterset.local.", dns.TypeA, none},
-		"also not in home's own domain":        {a, "clusterset-1.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"nor by its name in the set":           {a, "hello.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
-		"a namespace that is not here":         {a, "hello.hr.svc.clusterset.local.", dns.TypeA, none},
-		"a namespace has no data":              {a, "shop.svc.clusterset.local.", dns.TypeA, "NOERROR | soa clusterset.local."},
-		"the domain's authority":               {a, "clusterset.local.", dns.TypeSOA, "NOERROR | clusterset.local. SOA ns.dns.clusterset.local. hostmaster.clusterset.local. 1 7200 1800 86400 5"},
-		"addresses have no names of it":        {a, "50.0.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN | soa 50.0.96.10.in-addr.arpa."},
-		"a Service of home that stands for it": {a, "front.shop.svc.cluster.local.", dns.TypeA, "NOERROR | front.shop.svc.cluster.local. CNAME hello.shop.svc.clusterset.local. | hello.shop.svc.clusterset.local. A 10.96.0.50"},
+		"one with an address":                      {a, "hello.shop.svc.clusterset.local.", dns.TypeA, "NOERROR | hello.shop.svc.clusterset.local. A 10.96.0.50"},
+		"none of the other family":                 {a, "hello.shop.svc.clusterset.local.", dns.TypeAAAA, "NOERROR | soa clusterset.local."},
+		"each consumer has its own":                {b, "hello.shop.svc.clusterset.local.", dns.TypeA, "NOERROR | hello.shop.svc.clusterset.local. A 10.96.0.51"},
+		"its ports":                                {a, "_http._tcp.hello.shop.svc.clusterset.local.", dns.TypeSRV, "NOERROR | _http._tcp.hello.shop.svc.clusterset.local. SRV 0 100 80 hello.shop.svc.clusterset.local. | hello.shop.svc.clusterset.local. A 10.96.0.50"},
+		"it has no names by cluster":               {a, clusterA + ".hello.shop.svc.clusterset.local.", dns.TypeA, none},
+		"nor of pods":                              {a, "h-0." + clusterA + ".hello.shop.svc.clusterset.local.", dns.TypeA, none},
+		"a headless one, of all clusters":          {a, db, dns.TypeA, "NOERROR | " + db + " A 10.244.0.5 | " + db + " A 10.244.0.6 | " + db + " A 198.18.0.5"},
+		"a pod of one cluster":                     {a, "db-0." + clusterA + "." + db, dns.TypeA, "NOERROR | db-0." + clusterA + "." + db + " A 10.244.0.5"},
+		"one of that name of another":              {a, "db-0." + clusterB + "." + db, dns.TypeA, "NOERROR | db-0." + clusterB + "." + db + " A 198.18.0.5"},
+		"one without a name":                       {a, "10-244-0-6." + clusterA + "." + db, dns.TypeA, "NOERROR | 10-244-0-6." + clusterA + "." + db + " A 10.244.0.6"},
+		"a pod without its cluster":                {a, "db-0." + db, dns.TypeA, none},
+		"a cluster has names below it":             {a, clusterA + "." + db, dns.TypeA, "NOERROR | soa clusterset.local."},
+		"a cluster that does not export it":        {a, "db-0.cccccccccccccccccccccccccccccccc." + db, dns.TypeA, none},
+		"a headless one's ports":                   {b, "_http._tcp." + db, dns.TypeSRV, none},
+		"by pod and cluster":                       {a, "_http._tcp." + db, dns.TypeSRV, "NOERROR | _http._tcp." + db + " SRV 0 33 80 db-0." + clusterA + "." + db + " | _http._tcp." + db + " SRV 0 33 80 10-244-0-6." + clusterA + "." + db + " | _http._tcp." + db + " SRV 0 33 80 db-0." + clusterB + "." + db + " | db-0." + clusterA + "." + db + " A 10.244.0.5 | 10-244-0-6." + clusterA + "." + db + " A 10.244.0.6 | db-0." + clusterB + "." + db + " A 198.18.0.5"},
+		"one without endpoints does not exist":     {a, "idle.shop.svc.clusterset.local.", dns.TypeA, none},
+		"a Service that is not exported":           {a, "web.shop.svc.clusterset.local.", dns.TypeA, none},
+		"nor is it called as it is here":           {a, "clusterset-1.shop.svc.clusterset.local.", dns.TypeA, none},
+		"also not in home's own domain":            {a, "clusterset-1.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"nor by its name in the set":               {a, "hello.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN | soa cluster.local."},
+		"a namespace that is not here":             {a, "hello.hr.svc.clusterset.local.", dns.TypeA, none},
+		"a namespace has no data":                  {a, "shop.svc.clusterset.local.", dns.TypeA, "NOERROR | soa clusterset.local."},
+		"the domain's authority":                   {a, "clusterset.local.", dns.TypeSOA, "NOERROR | clusterset.local. SOA ns.dns.clusterset.local. hostmaster.clusterset.local. 1 7200 1800 86400 5"},
+		"addresses have no names of it":            {a, "50.0.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN | soa 50.0.96.10.in-addr.arpa."},
+		"a Service of home that is an alias of it": {a, "front.shop.svc.cluster.local.", dns.TypeA, "NOERROR | front.shop.svc.cluster.local. CNAME hello.shop.svc.clusterset.local. | hello.shop.svc.clusterset.local. A 10.96.0.50"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -113,6 +113,6 @@ func TestANameOfTheClusterSetGoesWithItsService(t *testing.T) {
 	}
 	b.DeleteService("shop-a", "clusterset-9")
 	if got := ask("other"); got != none {
-		t.Errorf("what is gone is %s", got)
+		t.Errorf("the deleted Service is %s", got)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // gather is for how long changes of one thing are gathered before it is compared, see internal/turns.
 const gather = 50 * time.Millisecond
 
-// questions notes what the API server is asked.
+// questions counts the requests to the API server.
 type questions struct {
 	mu    sync.Mutex
 	asked int
@@ -65,7 +65,7 @@ func (q *questions) note(ctx context.Context, list client.ObjectList, opts ...cl
 	}
 }
 
-// during returns what is asked while something is done for a peer, and by nobody else.
+// during returns the requests while something is done for a peer, and for no other.
 func (q *questions) during(f func()) questions {
 	q.mu.Lock()
 	q.asked, q.mine, q.lists, q.whole = 0, 0, nil, nil
@@ -76,7 +76,7 @@ func (q *questions) during(f func()) questions {
 	return questions{asked: q.asked, mine: q.mine, lists: q.lists, whole: q.whole}
 }
 
-// What a peer asks for has to be looked up at a price that it cannot drive up.
+// A peer's calls need a bounded number of requests.
 func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 			}
 		})
 		if len(got.whole) > 0 {
-			t.Errorf("to say what is held it read %v", got.whole)
+			t.Errorf("to list what is held it read %v", got.whole)
 		}
 		for _, o := range got.lists {
 			// Namespaces are few and small.
@@ -126,7 +126,7 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 			}
 		}
 
-		// Each question counts, those of what is refused, too.
+		// Each request counts, those for refused objects, too.
 		for _, tc := range []struct {
 			what string
 			do   func() error

@@ -115,7 +115,7 @@ func kubelet(t *testing.T) *rest.Config {
 	return &rest.Config{Host: s.URL}
 }
 
-// home is a consumer's side that remembers what it hears.
+// home is a consumer's side that records what it receives.
 type home struct {
 	mu    sync.Mutex
 	acks  map[peering.ObjectRef]peering.Ack
@@ -206,7 +206,7 @@ func TestAPodGoesFromConsumerToProviderAndBack(t *testing.T) {
 	})
 }
 
-// consume has a contract of a consumer's carried, until the test ends.
+// consume runs the streams of a consumer's contract, until the test ends.
 func consume(t *testing.T, c *cluster, p *Provider, id string, want ...peering.Object) *home {
 	t.Helper()
 	h := &home{acks: map[peering.ObjectRef]peering.Ack{}, words: map[peering.ObjectRef]peering.PodStatus{}}
@@ -228,7 +228,7 @@ func consume(t *testing.T, c *cluster, p *Provider, id string, want ...peering.O
 	return h
 }
 
-// What somebody makes of a consumer's ConfigMap or Secret, or that it is gone, does not stay.
+// Changes and deletes of a consumer's ConfigMap or Secret by other writers are undone.
 func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
 	set := func(o k8s.Object, key, value string) {
 		switch o := o.(type) {
@@ -256,7 +256,7 @@ func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
 				o.Immutable = new(true)
 			}
 		}),
-		"nobody holds it": update(func(o k8s.Object) { o.SetAnnotations(nil) }),
+		"no contract holds it": update(func(o k8s.Object) { o.SetAnnotations(nil) }),
 		"it is deleted": func(t *testing.T, c *cluster, o k8s.Object) bool {
 			return c.owner.Delete(t.Context(), o) == nil
 		},
@@ -274,7 +274,7 @@ func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
 					return c.get(t, remote, "cfg", o) && c.get(t, remote, "web", &corev1.Pod{})
 				})
 				was := o.DeepCopyObject().(k8s.Object)
-				eventually(t, "somebody changed it", func() bool { return c.get(t, remote, "cfg", o) && change(t, c, o) })
+				eventually(t, "another writer changed it", func() bool { return c.get(t, remote, "cfg", o) && change(t, c, o) })
 				eventually(t, "it is as it was", func() bool {
 					now := newShared(kindOf(o))
 					return c.get(t, remote, "cfg", now) && reflection.Content(now) == reflection.Content(was) && maps.Equal(now.GetAnnotations(), was.GetAnnotations())
@@ -293,7 +293,8 @@ func clearData(o k8s.Object) {
 	}
 }
 
-// What was changed while no agent was there, and where nothing is watched, as no pod runs there, is found as well.
+// Changes while no agent ran, and in namespaces that are not watched, as no pod runs there, are found as
+// well.
 func TestAConfigThatSomebodyChangedWhileTheAgentWasAwayIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -340,13 +341,13 @@ func TestAnAppliedConfigIsNotReadAgain(t *testing.T) {
 			return same && p.configs.Idle()
 		})
 	}
-	// Each apply reads what is there.
+	// Each apply reads the object.
 	if n := reads.Load(); n != 3 {
 		t.Errorf("it was read %d times for 3 applies", n)
 	}
 }
 
-// One who goes on changing an object has his way for longer and longer.
+// If a writer goes on changing an object, its changes stay for longer and longer.
 func TestAnotherWriterIsNotFought(t *testing.T) {
 	t.Parallel()
 	var s configState
@@ -365,11 +366,11 @@ func TestAnotherWriterIsNotFought(t *testing.T) {
 	}
 }
 
-// What somebody makes of the note from which a policy or a Service follows its consumer does not stay, and opens nothing.
+// Changes by other writers of a policy's or a Service's note are undone, and allow no traffic.
 func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 	for name, change := range map[string]func(a map[string]string, key string){
 		"it is gone":                 func(a map[string]string, key string) { delete(a, key) },
-		"it is no JSON":              func(a map[string]string, key string) { a[key] = "gzip:x" },
+		"it is not JSON":             func(a map[string]string, key string) { a[key] = "gzip:x" },
 		"it allows everything":       func(a map[string]string, key string) { a[key] = `{"ingress":[{}]}` },
 		"it leads elsewhere":         func(a map[string]string, key string) { a[key] = strings.ReplaceAll(a[key], "10.1.0.5", "10.1.0.9") },
 		"its name at home is gone":   func(a map[string]string, key string) { delete(a, api.LabelOriginName) },
@@ -396,7 +397,7 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 			for o, key := range map[k8s.Object]string{np: notePolicy, svc: reflection.NoteService} {
 				want := maps.Clone(o.GetAnnotations())
 				p.compared.Clear()
-				eventually(t, "somebody changed it", func() bool {
+				eventually(t, "another writer changed it", func() bool {
 					c.get(t, o.GetNamespace(), o.GetName(), o)
 					change(o.GetAnnotations(), key)
 					return c.owner.Update(t.Context(), o) == nil
@@ -464,7 +465,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 	}
 	_, far = net.Pipe()
 	if err := client.PortForward(t.Context(), conn, id, pod, 1, far); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("a port on which nobody listens: %v", err)
+		t.Errorf("a port without a listener: %v", err)
 	}
 	gone := pod
 	gone.UID = "another"

@@ -100,7 +100,7 @@ func testVolumes(t *testing.T, c *cluster) {
 		t.Errorf("the volume is not among what is held: %v", held)
 	}
 
-	// The end of the contract, and what a stranger says, delete no volume.
+	// Neither the end of the contract nor a stranger's delete deletes a volume.
 	c.set(id, nil)
 	closeContract(t, p, id)
 	if !c.get(t, space, one.Ref.Name, claim) || claim.DeletionTimestamp != nil || claim.Labels[api.LabelKept] != "true" || claim.Annotations[api.AnnotationKeptSince] == "" {
@@ -134,13 +134,13 @@ func testGrowth(t *testing.T, c *cluster, p *Provider, id, space, name string) {
 	}
 	status(6 * gi)
 	refused(t, p.Apply(t.Context(), id, volumeObject(t, name, "u-1"+name, "fast", 11*gi)), peering.RefusedQuota, true, "asks for 11Gi")
-	refused(t, p.Apply(t.Context(), id, larger), peering.RefusedInternal, true, "made larger")
-	refused(t, p.Apply(t.Context(), id, larger), peering.RefusedInternal, true, "has 6Gi yet")
+	refused(t, p.Apply(t.Context(), id, larger), peering.RefusedInternal, true, "being expanded")
+	refused(t, p.Apply(t.Context(), id, larger), peering.RefusedInternal, true, "still has 6Gi")
 	status(8 * gi)
 	apply(t, p, id, larger)
 }
 
-// testTakenUp has a later contract hold what was kept, and its consumer delete it.
+// testTakenUp lets a later contract hold a kept volume, and its consumer delete it.
 func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one peering.Object) {
 	t.Helper()
 	next, _ := c.fresh("cpu=1," + fastStorage + "=10Gi")
@@ -152,7 +152,7 @@ func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one 
 	if !c.get(t, space, one.Ref.Name, claim) || claim.Labels[api.LabelContract] != next || claim.Labels[api.LabelKept] != "" {
 		t.Errorf("the next contract does not hold the volume: %+v", claim.ObjectMeta)
 	}
-	// It says which claim has the volume now.
+	// It names the claim that has the volume now.
 	renamed := one
 	renamed.JSON = bytes.Replace(one.JSON, []byte("data-0"), []byte("data-9"), 1)
 	apply(t, p, next, renamed)

@@ -80,7 +80,7 @@ func testClasses(t *testing.T, c *cluster) {
 	bare := classed(podObject(name, "bare", "100m"), `"runtimeClassName":"runsc"`)
 	refused(t, p.Apply(t.Context(), id, bare), peering.RefusedInvalid, true, "not mapped")
 
-	// The policy changes: what runs keeps its classes, also when it is applied again.
+	// The policy changes: a running pod keeps its classes, even when it is applied again.
 	k.Classes = podspec.Classes{Runtime: []api.ClassMapping{{From: "runsc", To: "runsc"}}}
 	c.set(id, &k)
 	image := important

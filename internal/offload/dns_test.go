@@ -84,7 +84,7 @@ func testNames(t *testing.T, c *cluster) {
 	c.setPhase(t, ns.Name, "web-0", corev1.PodRunning, "10.244.0.10")
 	eventually(t, "another address is recorded", ips("10.244.0.10"))
 	c.setPhase(t, ns.Name, "web-0", corev1.PodSucceeded, "10.244.0.10")
-	eventually(t, "of a pod that ended there is none", ips(""))
+	eventually(t, "a pod that ended has none", ips(""))
 
 	// Where the resolver cannot be found, pods wait rather than ask another.
 	p.cfg.Resolver = func() (netip.Addr, error) { return netip.Addr{}, errors.New("no such Service") }

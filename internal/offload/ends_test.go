@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// endPod has a pod end as a kubelet does.
+// endPod ends a pod as a kubelet does.
 func (c *cluster) endPod(t *testing.T, ns, name string, phase corev1.PodPhase, code int32) {
 	t.Helper()
 	eventually(t, "the pod ends", func() bool {
@@ -24,7 +24,8 @@ func (c *cluster) endPod(t *testing.T, ns, name string, phase corev1.PodPhase, c
 	})
 }
 
-// setFinalizers gives a pod finalizers of another's, which keep it as its containers do, or takes them away.
+// setFinalizers adds finalizers of another owner to a pod, which keep it as its containers do, or removes
+// them.
 func (c *cluster) setFinalizers(t *testing.T, ns, name string, finalizers ...string) {
 	t.Helper()
 	eventually(t, "the pod has other finalizers", func() bool {
@@ -37,8 +38,9 @@ func (c *cluster) setFinalizers(t *testing.T, ns, name string, finalizers ...str
 	})
 }
 
-// endAway has three pods of a contract end and go while its consumer is away: one ended before it is deleted, one
-// while it is, and of one the provider's owner takes the record away. It waits until their pods are gone.
+// endAway ends and deletes three pods of a contract while its consumer is away: one ended before it is
+// deleted, one while it is, and of one the provider's owner takes the record away. It waits until their pods
+// are gone.
 func endAway(t *testing.T, c *cluster, p *Provider, id, name string) {
 	remote := name + "-aaaaaaaa"
 	done, ending, taken := podObject(name, "done", "100m"), podObject(name, "ending", "100m"), podObject(name, "taken", "100m")
@@ -75,8 +77,9 @@ func endAway(t *testing.T, c *cluster, p *Provider, id, name string) {
 	}
 }
 
-// testLastStatus deletes pods that ended while their consumer was away. It has to learn how they ended, not only
-// that they went, from whichever process of the agent runs when it is back; and then nothing is left of them.
+// testLastStatus deletes pods that ended while their consumer was away. It has to learn how they ended, not
+// only that they were deleted, from any process of the agent that runs when it is back; then nothing is left
+// of them.
 func testLastStatus(t *testing.T, c *cluster) {
 	p, stop := c.start(t)
 	id, name := c.fresh("cpu=1")
@@ -86,7 +89,7 @@ func testLastStatus(t *testing.T, c *cluster) {
 		eventually(t, "the end of "+name+" is recorded", func() bool {
 			o := &api.OffloadedPod{}
 			if !c.get(t, remote, name, o) {
-				t.Fatalf("the record of %s went before its consumer heard of it", name)
+				t.Fatalf("the record of %s was deleted before its consumer received its end", name)
 			}
 			return o.DeletionTimestamp != nil && ended(o.Status.Phase)
 		})
@@ -98,7 +101,7 @@ func testLastStatus(t *testing.T, c *cluster) {
 	p, _ = c.start(t)
 	h := listen(t, p, id)
 	for name, want := range map[string]corev1.PodPhase{"done": corev1.PodSucceeded, "ending": corev1.PodFailed, "taken": corev1.PodSucceeded} {
-		eventually(t, name+" is told gone", func() bool { s, _ := h.of(name); return s.Gone })
+		eventually(t, name+" is reported as gone", func() bool { s, _ := h.of(name); return s.Gone })
 		s, phase := h.of(name)
 		if phase != want || !strings.Contains(string(s.Status), "exitCode") || s.RemoteUID == "" {
 			t.Errorf("of %s home learns %q, %s", name, phase, s.Status)
@@ -107,7 +110,8 @@ func testLastStatus(t *testing.T, c *cluster) {
 	}
 }
 
-// testUnheardEnds has pods end while their consumer is away, and then ends what it would hear of them by.
+// testUnheardEnds ends pods while their consumer is away, and then ends the contract or namespace, so that it
+// never receives their ends.
 func testUnheardEnds(t *testing.T, c *cluster) {
 	for what, end := range map[string]func(t *testing.T, p *Provider, id, remote string){
 		"the contract ends": func(t *testing.T, p *Provider, id, _ string) {

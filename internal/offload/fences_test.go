@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// keeper is an agent that keeps to fences, whose clocks the test sets forward.
+// keeper is an agent that enforces fences, whose clocks the test advances.
 type keeper struct {
 	*fencing.Keeper
 	*Provider
@@ -77,7 +77,7 @@ func keeps(t *testing.T, c *cluster, from time.Duration) *keeper {
 	return k
 }
 
-// hears has the consumer of a contract answer.
+// hears makes the consumer of a contract respond.
 func (k *keeper) hears(t *testing.T, contract string) {
 	t.Helper()
 	eventually(t, "the consumer is asked", func() bool {
@@ -93,7 +93,7 @@ func fencedNamespace(name string, seconds int) peering.Object {
 	return thing(peering.KindNamespace, "", name, "uid-"+name, fmt.Sprintf(`{"mapping":"Suffixed","fenceSeconds":%d}`, seconds))
 }
 
-// runs says whether a pod is there and not being deleted.
+// runs reports whether a pod exists and is not being deleted.
 func (c *cluster) runs(t *testing.T, ns, name string) bool {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -111,7 +111,7 @@ func testFences(t *testing.T, c *cluster) {
 		refused(t, k.Apply(t.Context(), id, fencedNamespace(name, seconds)), peering.RefusedNamespace, true, "the provider agrees to 4m0s up to 24h0m0s")
 	}
 	if _, asks := k.Ask(id); asks {
-		t.Error("the consumer is asked though nothing was agreed")
+		t.Error("the consumer is probed though no fence was agreed")
 	}
 	patient := podObject(name, "web", "1m")
 	patient.JSON = []byte(strings.Replace(string(patient.JSON), `"spec":{`, `"spec":{"terminationGracePeriodSeconds":3600,`, 1))
@@ -130,7 +130,7 @@ func testFences(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	if _, asks := k.Ask(other); asks {
-		t.Error("a consumer is asked that has no fence")
+		t.Error("a consumer without a fence is probed")
 	}
 	k.hears(t, id)
 
@@ -158,7 +158,7 @@ func testFences(t *testing.T, c *cluster) {
 	c.force(t, name+"-aaaaaaaa", "web")
 	eventually(t, "its record goes", func() bool { return !c.get(t, name+"-aaaaaaaa", "web", &api.OffloadedPod{}) })
 
-	// It is heard of again: others may come, and an agent that takes over knows until when.
+	// It responds again: new pods may start, and an agent that takes over knows until when.
 	k.hears(t, id)
 	apply(t, k.Provider, id, podObject(name, "next", "1m"))
 	eventually(t, "another pod is made", func() bool { return c.runs(t, name, "next") })
@@ -188,11 +188,11 @@ func testFences(t *testing.T, c *cluster) {
 	k.after(time.Hour)
 	k.checked(t)
 	if !c.runs(t, name, "free") {
-		t.Error("a pod was stopped whose namespace wants no fence any more")
+		t.Error("a pod was stopped whose namespace no longer has a fence")
 	}
 }
 
-// bind gives a pod a node, so that the API server waits for a kubelet to end it.
+// bind binds a pod to a node, so that the API server waits for a kubelet to end it.
 func (c *cluster) bind(t *testing.T, ns, name string) {
 	t.Helper()
 	if !c.real {

@@ -79,7 +79,7 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 	now := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	c.prepare = func(p *Provider) {
 		p.client = paced.New(paced.Config{Client: p.cfg.Client, Writes: limits, Unseen: unseen, Now: now})
-		later.Store(int64(24 * time.Hour)) // what an agent before it may have written is over
+		later.Store(int64(24 * time.Hour)) // the burst of an earlier agent is over
 	}
 	p, _ := c.start(t)
 
@@ -111,7 +111,7 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the attackers used what they can", func() bool {
+	eventually(t, "the attackers used up their share", func() bool {
 		all := 0
 		for _, peer := range attackers {
 			all += weighed.of(peer)
@@ -142,7 +142,7 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 	for i, space := range spaces {
 		got := &corev1.ConfigMap{}
 		if !c.get(t, space, "large", got) || got.Annotations[heldKey("c-"+fmt.Sprint(i+1))] != last[i].Hash().String() {
-			t.Errorf("in %s is not what was applied last", space)
+			t.Errorf("in %s is not as it was last applied", space)
 		}
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// A pod that asks for the API of its home is refused where the policy does not say that it is
-// carried, and taken when it does.
+// A pod that asks for the API of its home is refused unless the policy allows that.
 func TestThePolicyDecidesWhetherTheAPIOfHomeIsCarried(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -39,7 +38,7 @@ func TestThePolicyDecidesWhetherTheAPIOfHomeIsCarried(t *testing.T) {
 	apply(t, p, id, again)
 }
 
-// Which consumer's pod asks is known by its address, and by nothing else.
+// The consumer of a pod is known by the pod's address alone.
 func TestAPodIsKnownByItsAddressIfItIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -60,7 +59,7 @@ func TestAPodIsKnownByItsAddressIfItIsTheOnlyOne(t *testing.T) {
 	c.setPhase(t, remote, "one", corev1.PodRunning, "10.2.0.7")
 	eventually(t, "it is the pod's", func() bool { return at("10.2.0.7") == "one" })
 	c.setPhase(t, remote, "two", corev1.PodRunning, "10.2.0.7")
-	eventually(t, "it is nobody's while two have it", func() bool { return at("10.2.0.7") == "" })
+	eventually(t, "it has no consumer while two have it", func() bool { return at("10.2.0.7") == "" })
 	c.setPhase(t, remote, "one", corev1.PodSucceeded, "10.2.0.7")
 	eventually(t, "it is the other's when one ended", func() bool { return at("10.2.0.7") == "two" })
 	// An IPv6 address has many spellings and is one.

@@ -38,7 +38,7 @@ func testHomeIPs(t *testing.T, c *cluster) {
 	says := func(want string) func() bool {
 		return func() bool { return c.get(t, remote, "asks", &asks) && asks.Annotations[api.AnnotationHomeIPs] == want }
 	}
-	// As a kubelet says it once there is a sandbox, which may be sooner than home's word.
+	// A kubelet sets it once there is a sandbox, possibly before home's addresses are known.
 	c.unknown.Store(true)
 	c.setPhase(t, remote, "asks", corev1.PodPending, "10.200.3.4")
 	eventually(t, "its address is recorded", func() bool {
@@ -46,14 +46,14 @@ func testHomeIPs(t *testing.T, c *cluster) {
 		return c.get(t, remote, "asks", &o) && len(o.Status.PodIPs) > 0
 	})
 	if !says("")() || config() != nil {
-		t.Errorf("it is told %q, of addresses that home did not tell", asks.Annotations[api.AnnotationHomeIPs])
+		t.Errorf("its annotation is %q before home's addresses are known", asks.Annotations[api.AnnotationHomeIPs])
 	}
 	c.unknown.Store(false)
 	p.Refresh(peerA)
-	eventually(t, "it is told in its annotation", says("198.18.3.4"))
+	eventually(t, "its annotation has the address", says("198.18.3.4"))
 	m := config()
 	if m == nil {
-		t.Fatal("what it reads is not there")
+		t.Fatal("its ConfigMap does not exist")
 	}
 	if diff := cmp.Diff(map[string]string{"podIP": "198.18.3.4", "podIPs": "198.18.3.4"}, m.Data); diff != "" {
 		t.Errorf("it reads (-want +got):\n%s", diff)
@@ -67,21 +67,21 @@ func testHomeIPs(t *testing.T, c *cluster) {
 	}
 	for _, h := range held {
 		if h.Ref.Kind == peering.KindConfigMap {
-			t.Errorf("the consumer is told of %s, which it did not send", h.Ref)
+			t.Errorf("the consumer receives %s, which it did not send", h.Ref)
 		}
 	}
-	// A sandbox that is made again has another address; one that home does not know says nothing.
+	// A new sandbox has another address; for one that home does not know there is no annotation.
 	c.setPhase(t, remote, "asks", corev1.PodRunning, "10.200.3.5")
-	eventually(t, "it is told of another", says("198.18.3.5"))
+	eventually(t, "its annotation has the new address", says("198.18.3.5"))
 	if m := config(); m == nil || m.Data["podIP"] != "198.18.3.5" {
 		t.Errorf("it reads %+v", m)
 	}
-	// Whatever somebody made of it: an agent that starts again looks.
+	// Whatever another writer did: a restarted agent checks it.
 	stop()
 	asks.Annotations[api.AnnotationHomeIPs] = "192.0.2.9"
 	if err := c.owner.Update(t.Context(), &asks); err != nil {
 		t.Fatal(err)
 	}
 	c.start(t)
-	eventually(t, "it is told again", says("198.18.3.5"))
+	eventually(t, "its annotation is written again", says("198.18.3.5"))
 }

@@ -26,11 +26,10 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// journal is the store of a fake cluster, and all that ever happened in it. As
-// with an API server a resource version is a place in it: a list says at which it
-// was made, and a watch goes on from there. The watches of the fake client itself
-// begin with what comes. Whoever lists and then watches would not hear of what
-// went in between, and would see it for ever.
+// journal is the store of a fake cluster, with all its events. As in an API server, a resource
+// version is a position in it: a list returns its own, and a watch continues from there. The
+// watches of the fake client itself begin with later events: a client that lists and then watches
+// would miss deletes in between, and keep the objects.
 type journal struct {
 	store clienttesting.ObjectTracker
 
@@ -50,7 +49,7 @@ type entry struct {
 
 var _ clienttesting.ObjectTracker = (*journal)(nil)
 
-// newJournaled returns a client of a cluster with nothing in it.
+// newJournaled returns a client of an empty cluster.
 func newJournaled(s *runtime.Scheme) client.WithWatch {
 	j := &journal{
 		store: clienttesting.NewObjectTracker(s, serializer.NewCodecFactory(s).UniversalDecoder()),
@@ -85,17 +84,17 @@ func (j *journal) version() int {
 	return len(j.entries)
 }
 
-// next returns the resource version of what is written now. The lock is held.
+// next returns the resource version of the next write. The lock is held.
 func (j *journal) next() string { return strconv.Itoa(len(j.entries) + 1) }
 
-// note writes down what was stored, or taken away. The lock is held.
+// note records that an object was stored, or deleted. The lock is held.
 func (j *journal) note(what watch.EventType, resource schema.GroupVersionResource, o runtime.Object, before labels.Set) {
 	j.entries = append(j.entries, entry{resource: resource, event: watch.Event{Type: what, Object: o.DeepCopyObject()}, before: before})
 	close(j.grown)
 	j.grown = make(chan struct{})
 }
 
-// labelsOf returns the labels of what is stored.
+// labelsOf returns the labels of a stored object.
 func (j *journal) labelsOf(resource schema.GroupVersionResource, namespace, name string) (labels.Set, error) {
 	o, err := j.store.Get(resource, namespace, name)
 	if err != nil {
@@ -175,7 +174,7 @@ func (j *journal) List(resource schema.GroupVersionResource, kind schema.GroupVe
 	return j.store.List(resource, kind, namespace)
 }
 
-// What the fake client could ask for besides, nothing here does.
+// Nothing here uses the other requests of the fake client.
 var errNotJournaled = errors.New("the fake cluster cannot do that")
 
 func (j *journal) Add(runtime.Object) error { return errNotJournaled }
@@ -188,16 +187,16 @@ func (j *journal) Watch(schema.GroupVersionResource, string, ...metav1.ListOptio
 	return nil, errNotJournaled
 }
 
-// since returns what happened after a resource version, and what is closed when
-// there is more.
+// since returns the events after a resource version, and a channel that is closed when there are
+// more.
 func (j *journal) since(version int) ([]entry, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.entries[version:], j.grown
 }
 
-// watch tells what happens after a resource version in a namespace, or in all. It
-// knows label selectors and, like the fake client, no others.
+// watch sends the events after a resource version in one namespace, or in all. It supports label
+// selectors and, like the fake client, no others.
 func (j *journal) watch(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 	kind, err := apiutil.GVKForObject(list, c.Scheme())
 	if err != nil {
@@ -251,7 +250,7 @@ func (j *journal) watch(ctx context.Context, c client.WithWatch, list client.Obj
 	return w, nil
 }
 
-// metadataOf is all that who watches metadata gets.
+// metadataOf returns the object of an event for a watch of metadata.
 func metadataOf(o runtime.Object, kind schema.GroupVersionKind) runtime.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -262,8 +261,8 @@ func metadataOf(o runtime.Object, kind schema.GroupVersionKind) runtime.Object {
 	return out
 }
 
-// seen returns the event that it is to one who watches some objects only: what
-// ceases to be one of them is deleted to him.
+// seen returns the event for a watch with a selector, to which an object that no longer matches is
+// deleted.
 func (e entry) seen(resource schema.GroupVersionResource, namespace string, s labels.Selector) (watch.Event, bool) {
 	m, err := meta.Accessor(e.event.Object)
 	if err != nil || e.resource != resource || namespace != "" && m.GetNamespace() != namespace {

@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// A pod that says nothing counts what the contract says of it, and runs so.
+// A pod without resources counts and runs with the contract's defaults.
 func testLimitRange(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=1,memory=1Gi")
@@ -44,7 +44,7 @@ func testLimitRange(t *testing.T, c *cluster) {
 		t.Errorf("it counts %v, %v", used, err)
 	}
 
-	// What changes of it at home is no resize.
+	// A change of its own resources at home is not a resize.
 	changed := o
 	changed.JSON = []byte(strings.Replace(string(o.JSON), `"image":"i"`, `"image":"i2"`, 1))
 	apply(t, p, id, changed)
@@ -61,7 +61,7 @@ func testLimitRange(t *testing.T, c *cluster) {
 	tiny.JSON = []byte(strings.Replace(string(tiny.JSON), `"cpu":"1m"`, `"cpu":"1m","memory":"1Mi"`, 1))
 	refused(t, p.Apply(t.Context(), id, tiny), peering.RefusedInvalid, false, "the pod requests 1Mi memory, and the contract's limit range requires at least 32Mi a pod")
 
-	// The quota holds for pods that say nothing.
+	// The quota applies to pods without resources.
 	apply(t, p, id, silent("b", ""), silent("c", ""))
 	refused(t, p.Apply(t.Context(), id, silent("d", "")), peering.RefusedQuota, true, "the contract has 1 cpu, of which live pods use 900m; the pod asks for 300m more")
 }

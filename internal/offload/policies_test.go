@@ -33,7 +33,7 @@ func (c *cluster) here(peering.ClusterID) (netpolicy.Here, error) {
 	}, nil
 }
 
-// blocksOf returns whom a policy's rules of ingress allow by address.
+// blocksOf returns the addresses that a policy's ingress rules allow.
 func blocksOf(np *networkingv1.NetworkPolicy) (out []string) {
 	for _, r := range np.Spec.Ingress {
 		for _, p := range r.From {
@@ -90,7 +90,7 @@ func testPolicies(t *testing.T, c *cluster) {
 		t.Errorf("held %v, %v", held, err)
 	}
 
-	// Its addresses follow, and what somebody makes of it does not stay.
+	// Its addresses follow, and changes by other writers are undone.
 	c.mu.Lock()
 	c.alias = netip.MustParsePrefix("10.242.0.0/16")
 	c.mu.Unlock()
@@ -112,7 +112,7 @@ func testPolicies(t *testing.T, c *cluster) {
 	}
 	eventually(t, "it is put right", func() bool { return c.get(t, remote, "home-web", got) && len(blocksOf(got)) == 1 })
 
-	// What is here follows its home though the policy changed; nothing new comes.
+	// An existing policy follows its home though the PeeringPolicy changed; new ones are refused.
 	k.NetworkPolicies = false
 	c.set(id, &k)
 	allowWeb.JSON = []byte(strings.ReplaceAll(string(allowWeb.JSON), "10.1.0.5", "10.1.0.6"))
@@ -134,7 +134,7 @@ func testPolicies(t *testing.T, c *cluster) {
 		}
 	}
 	if c.get(t, remote, "home-web", got) || !c.get(t, remote, "web", got) || !c.get(t, remote, "home-taken", got) {
-		t.Error("not what was deleted is gone")
+		t.Error("the deleted policy is not the one that is gone")
 	}
 	if c.real {
 		agent := own.DeepCopy()
@@ -145,7 +145,7 @@ func testPolicies(t *testing.T, c *cluster) {
 	}
 }
 
-// hostilePolicies sends what no home would.
+// hostilePolicies sends policies that no home would.
 func hostilePolicies(t *testing.T, p *Provider, id string, policy func(name, uid, text string) peering.Object) {
 	t.Helper()
 	many := func(n int, one string) string { return strings.Repeat(one+",", n-1) + one }

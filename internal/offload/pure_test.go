@@ -49,15 +49,15 @@ func TestRemoteNamespacesAreUniqueLabels(t *testing.T) {
 	}{
 		"a name gets the consumer's ID":            {"shop", suffixed, "shop-aaaaaaaa"},
 		"the same name stays":                      {"shop", same, "shop"},
-		"this cluster's own names are not given":   {"kube-public", same, ""},
+		"this cluster's own names are refused":     {"kube-public", same, ""},
 		"a mapping that there is not is refused":   {"shop", peering.NamespaceObject{Mapping: "Other"}, ""},
 		"a system name can be had with a suffix":   {"kube-system", suffixed, "kube-system-aaaaaaaa"},
 		"a name that just fits is not cut":         {long[:54], suffixed, long[:54] + "-aaaaaaaa"},
-		"a chosen name is what it is":              {"shop", chosen("rome-shop"), "rome-shop"},
+		"a chosen name is used as it is":           {"shop", chosen("rome-shop"), "rome-shop"},
 		"a system's namespace can have one":        {"kube-system", chosen("rome"), "rome"},
 		"no system's name is chosen":               {"shop", chosen("kube-rome"), ""},
 		"nor none":                                 {"shop", chosen(""), ""},
-		"nor what is no label":                     {"shop", chosen("rome.shop"), ""},
+		"nor one that is not a label":              {"shop", chosen("rome.shop"), ""},
 		"nor in capitals":                          {"shop", chosen("Rome"), ""},
 		"nor one that is too long":                 {"shop", chosen(long + "a"), ""},
 		"nor a pattern":                            {"shop", chosen("rome-*"), ""},
@@ -133,14 +133,14 @@ func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 		limit, used, need string
 		want, names       string
 	}{
-		"what fits, fits":                        {"cpu=2,pods=10", "cpu=1,pods=1", "cpu=1,pods=1", "", ""},
-		"what is one milli too much does not":    {"cpu=2", "cpu=1", "cpu=1001m", "QUOTA_EXCEEDED", "cpu"},
-		"pods are counted":                       {"cpu=2,pods=1", "pods=1", "pods=1", "QUOTA_EXCEEDED", "pods"},
-		"a contract without pods takes none":     {"cpu=2", "", "cpu=1,pods=1", "QUOTA_EXCEEDED", "pods"},
-		"what the contract has not is refused":   {"cpu=2", "", "nvidia.com/gpu=1", "QUOTA_EXCEEDED", "nvidia.com/gpu"},
-		"nothing of what it has not is fine":     {"cpu=2", "", "nvidia.com/gpu=0,cpu=1", "", ""},
-		"an empty contract grants nothing":       {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
-		"used beyond the contract stays refused": {"cpu=1", "cpu=2", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
+		"an amount within the limit fits":               {"cpu=2,pods=10", "cpu=1,pods=1", "cpu=1,pods=1", "", ""},
+		"one milli too much does not fit":               {"cpu=2", "cpu=1", "cpu=1001m", "QUOTA_EXCEEDED", "cpu"},
+		"pods are counted":                              {"cpu=2,pods=1", "pods=1", "pods=1", "QUOTA_EXCEEDED", "pods"},
+		"a contract without pods takes none":            {"cpu=2", "", "cpu=1,pods=1", "QUOTA_EXCEEDED", "pods"},
+		"a resource that the contract lacks is refused": {"cpu=2", "", "nvidia.com/gpu=1", "QUOTA_EXCEEDED", "nvidia.com/gpu"},
+		"an amount of 0 of it is accepted":              {"cpu=2", "", "nvidia.com/gpu=0,cpu=1", "", ""},
+		"an empty contract grants nothing":              {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
+		"used beyond the contract stays refused":        {"cpu=1", "cpu=2", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -252,19 +252,19 @@ func TestDecidePodIsTotal(t *testing.T) {
 			p.Spec.HostNetwork = true
 			p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}}
 		}), podWait},
-		"a solved problem is recorded":                  {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
-		"another form is brought to the pod":            {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
-		"a pod that went is lost":                       {made(running), nil, podLost},
-		"a pod that was replaced is lost":               {made(running), pod("p2", "o1", runs), podLost},
-		"one that ended stays ended":                    {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodSucceeded }), nil, podWait},
-		"one that ended without a pod is not made":      {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodFailed }), nil, podWait},
-		"being deleted, the pod is deleted":             {made(ends), pod("p1", "o1", runs), podDelete},
-		"being deleted, an ended pod is deleted":        {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
-		"being deleted, a pod that ends is waited for":  {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
-		"being deleted, a pod that is in hurry is told": {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
-		"being deleted, without a pod it may go":        {made(ends), nil, podRemoveFinalizer},
-		"being deleted, another's pod is let be":        {made(ends), pod("p2", "o1", runs), podRemoveFinalizer},
-		"being deleted before its pod was recorded":     {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
+		"a solved problem is recorded":                     {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
+		"another form is brought to the pod":               {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
+		"a pod that went is lost":                          {made(running), nil, podLost},
+		"a pod that was replaced is lost":                  {made(running), pod("p2", "o1", runs), podLost},
+		"one that ended stays ended":                       {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodSucceeded }), nil, podWait},
+		"one that ended without a pod is not made":         {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodFailed }), nil, podWait},
+		"being deleted, the pod is deleted":                {made(ends), pod("p1", "o1", runs), podDelete},
+		"being deleted, an ended pod is deleted":           {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
+		"being deleted, a pod that ends is waited for":     {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
+		"being deleted, a pod gets a shorter grace period": {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
+		"being deleted, without a pod it may go":           {made(ends), nil, podRemoveFinalizer},
+		"being deleted, another's pod is left alone":       {made(ends), pod("p2", "o1", runs), podRemoveFinalizer},
+		"being deleted before its pod was recorded":        {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -355,8 +355,7 @@ func TestEndpointSlicesAreAFunctionOfTheSetOfEndpoints(t *testing.T) {
 	})
 }
 
-// FuzzReadPod: no pod makes the agent fall over, and none keeps what it must not
-// have.
+// FuzzReadPod: no pod crashes the agent, and none keeps forbidden fields.
 func FuzzReadPod(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}`))
 	f.Add([]byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"nodeName":"n","containers":[{}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{}}},"volumes":[{"projected":{"sources":[{}]}}]}}`))

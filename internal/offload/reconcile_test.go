@@ -50,7 +50,7 @@ func TestEphemeralContainersCountAgainstTheBudget(t *testing.T) {
 	}
 }
 
-// What is refused after room was kept for it gives that back.
+// A pod that is refused after its reservation releases that.
 func TestARefusedPodKeepsNoRoom(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -72,9 +72,8 @@ func TestARefusedPodKeepsNoRoom(t *testing.T) {
 	apply(t, p, id, podObject(name, "two", "1"))
 }
 
-// holdFirst has the first OffloadedPod that the agent creates wait, from making until made
-// is closed. What the object has is not to be relied upon meanwhile: a client writes what
-// the API server answered into it.
+// holdFirst makes the first OffloadedPod that the agent creates wait, from making until made is
+// closed. The object must not be read meanwhile: a client writes the API server's response into it.
 func holdFirst(c *cluster) (making <-chan struct{}, made chan<- struct{}) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
@@ -94,7 +93,7 @@ func holdFirst(c *cluster) (making <-chan struct{}, made chan<- struct{}) {
 	return begun, end
 }
 
-// What is being made counts, whatever becomes of the object meanwhile.
+// A pod that is being created counts, whatever happens to the object meanwhile.
 func TestAPodThatIsBeingMadeCounts(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -145,7 +144,7 @@ func TestAContractIsNotOverWhileAPodIsBeingMade(t *testing.T) {
 	}
 }
 
-// What makes room does not wait for the budget, also where it says how long a pod has.
+// A delete does not wait for the budget, even with a grace period.
 func TestADeleteDoesNotWaitForTheBudget(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -160,7 +159,7 @@ func TestADeleteDoesNotWaitForTheBudget(t *testing.T) {
 	refused(t, p.Apply(t.Context(), id, podObject(name, "two", "1m")), peering.RefusedQuota, true, "write")
 }
 
-// spend has a peer use up the budget of what it writes.
+// spend uses up a peer's budget of writes.
 func spend(t *testing.T, p *Provider, peer peering.ClusterID) {
 	t.Helper()
 	large := &corev1.ConfigMap{

@@ -19,7 +19,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// tally counts what the agent asks of the API server about pods and their records.
+// tally counts the agent's requests to the API server about pods and their records.
 type tally struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -34,7 +34,7 @@ func (y *tally) note(verb string, o client.Object) {
 	}
 }
 
-// since returns what was counted since it was last called, in all and as a text.
+// since returns the count since its last call, in total and as a text.
 func (y *tally) since() (n int, text string) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -79,8 +79,7 @@ func (y *tally) on(c client.WithWatch) client.WithWatch {
 	})
 }
 
-// The API servers are what bounds how fast pods cross, so each request of a pod's life is one
-// that somebody decided on.
+// The API servers bound how fast pods are sent, so each request for a pod is a deliberate one.
 func TestRequestsOfAPodsLife(t *testing.T) {
 	t.Parallel()
 	const pods = 50
@@ -121,7 +120,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 		c.setPhase(t, remote, pod, corev1.PodPending, "")
 		c.setPhase(t, remote, pod, corev1.PodRunning, fmt.Sprint("10.2.0.", i+1))
 	})
-	// Readiness, and whatever else is said of a pod that runs, is nothing to record.
+	// Readiness and other statuses of a running pod are not recorded.
 	each(func(i int, pod string) {
 		var o corev1.Pod
 		if !c.get(t, remote, pod, &o) {
@@ -132,7 +131,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	atMost("to run", 6) // 4.1 where nothing else runs: a watch that is late has more asked for
+	atMost("to run", 6) // 4.1 on an idle machine: a late watch causes more requests
 	each(func(_ int, pod string) {
 		if err := p.Delete(t.Context(), id, podObject(name, pod, "1m").Ref, nil); err != nil {
 			t.Fatal(err)
@@ -143,7 +142,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 		return c.owner.List(t.Context(), &left, client.InNamespace(remote)) == nil && len(left.Items) == 0
 	})
 	atMost("to end", 6) // 4
-	// A kubelet writes that a pod ended before it deletes it: then nothing has to be asked for.
+	// A kubelet writes that a pod ended before it deletes it: then no request is needed.
 	each(func(_ int, pod string) { apply(t, p, id, podObject(name, "again-"+pod, "1m")) })
 	each(func(_ int, pod string) { c.setPhase(t, remote, "again-"+pod, corev1.PodSucceeded, "") })
 	y.since()
@@ -159,8 +158,8 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 	atMost("to end after its end", 3.1)
 }
 
-// What the cache does not show of a pod that was made is there all the same: it is taken over
-// and not made again; and a pod of somebody else is left alone.
+// A pod that exists but is not in the cache is adopted and not created again; a pod of another
+// owner is left alone.
 func TestAPodThatTheCacheDoesNotShowIsFoundByMakingIt(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -170,7 +169,7 @@ func TestAPodThatTheCacheDoesNotShowIsFoundByMakingIt(t *testing.T) {
 	apply(t, p, id, namespaceObject(name, "Suffixed"))
 	// Without the label by which the agent watches, it is in no cache.
 	foreign := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web", UID: "somebody-elses"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web", UID: "another-owners"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	if err := c.owner.Create(t.Context(), foreign); err != nil {
@@ -180,13 +179,13 @@ func TestAPodThatTheCacheDoesNotShowIsFoundByMakingIt(t *testing.T) {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	eventually(t, "the consumer is told that the name is taken", func() bool {
+	eventually(t, "the consumer learns that the name is taken", func() bool {
 		var o api.OffloadedPod
 		return c.get(t, remote, "web", &o) && o.Status.Reason == "NameTaken" && o.Status.PodUID == ""
 	})
 	var still corev1.Pod
 	if !c.get(t, remote, "web", &still) || still.UID != foreign.UID || len(still.Labels) > 0 {
-		t.Errorf("the pod of somebody else is %+v", still.ObjectMeta)
+		t.Errorf("the pod of another owner is %+v", still.ObjectMeta)
 	}
 	if err := c.owner.Delete(t.Context(), &still); err != nil {
 		t.Fatal(err)

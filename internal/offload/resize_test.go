@@ -48,7 +48,7 @@ func (c *cluster) schedule(t *testing.T, ns, name string) {
 	})
 }
 
-// give is the kubelet: the pod's container has so much, and this condition.
+// give acts as the kubelet: the pod's container has these resources, and the pod this condition.
 func (c *cluster) give(t *testing.T, ns, name, cpu string, conditions ...corev1.PodCondition) {
 	t.Helper()
 	has := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -103,7 +103,7 @@ func testResize(t *testing.T, c *cluster) {
 	apply(t, p, id, sized(web, "3"))
 	c.uses(t, p, id, remote, "web", "4", "3")
 	refused(t, p.Apply(t.Context(), id, podObject(name, "third", "1")), peering.RefusedQuota, true, "cpu")
-	// The kubelet has not acted, so what is given back is not there yet.
+	// The kubelet has not acted, so the released resources are not available yet.
 	waits := corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred, LastTransitionTime: metav1.Now()}
 	c.give(t, remote, "web", "1", waits)
 	apply(t, p, id, sized(web, "2"))
@@ -124,10 +124,10 @@ func testResize(t *testing.T, c *cluster) {
 	less.JSON = []byte(strings.Replace(string(web.JSON), `{"requests":{"cpu":"1"}}`, `{}`, 1))
 	refused(t, p.Apply(t.Context(), id, less), peering.RefusedInvalid, false, "taken away")
 	if err := c.owner.SubResource("resizes").Update(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web"}}); !notServed(err) {
-		t.Errorf("of a subresource that there is not the API server says %v", err)
+		t.Errorf("for a missing subresource the API server returns %v", err)
 	}
 	if err := c.owner.SubResource("resize").Update(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "none"}}); err == nil || notServed(err) {
-		t.Errorf("of a pod that there is not it says %v", err)
+		t.Errorf("for a missing pod it returns %v", err)
 	}
 	// The API server is asked before anything counts.
 	guaranteed := web
@@ -135,7 +135,7 @@ func testResize(t *testing.T, c *cluster) {
 	refused(t, p.Apply(t.Context(), id, guaranteed), peering.RefusedInvalid, false, "QOS")
 	o := &api.OffloadedPod{}
 	if c.get(t, remote, "web", o); o.Annotations[noteResizing] != "" || len(o.Spec.Requests) != 2 {
-		t.Errorf("what was refused counts: %v", o.Spec.Requests)
+		t.Errorf("the refused resize counts: %v", o.Spec.Requests)
 	}
 	// What the provider's own rules add to a pod stays as it is.
 	pod := &corev1.Pod{}

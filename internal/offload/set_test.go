@@ -55,7 +55,7 @@ func testSetService(t *testing.T, c *cluster) {
 	want := map[string]string{string(peerA): "10.241.0.5", string(self): "10.200.0.9"}
 	eventually(t, "the endpoints are there", func() bool { return cmp.Equal(want, addresses()) })
 
-	// What is not of a cluster set has no such endpoints, whatever it says of them.
+	// A Service outside of a cluster set has no such endpoints, even if it lists them.
 	set.SetName = ""
 	apply(t, p, id, say(set))
 	eventually(t, "this cluster's are gone", func() bool {

@@ -49,8 +49,8 @@ func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
 	}
 }
 
-// Objects that went make room, whoever took them away, and those that are there
-// when the agent begins are counted.
+// Deleted objects make room, whichever client deleted them, and those that exist when the agent
+// starts are counted.
 func TestCountsFallWhenObjectsGo(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -96,7 +96,7 @@ func TestCountsFallWhenObjectsGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "what the consumer deleted makes room", func() bool { return counts(p) == stock.Tally{Namespaces: 1, Pods: 1} })
+	eventually(t, "an object that the consumer deleted makes room", func() bool { return counts(p) == stock.Tally{Namespaces: 1, Pods: 1} })
 	apply(t, p, id, cfg)
 	if err := c.owner.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
 	if most, grown := int64(maxPeerEventWatches+2*maxPeerConfigWatches), open.Load()-before; grown > most {
 		t.Errorf("%d watches more for %d namespaces; events, ConfigMaps and Secrets have %d at most", grown, namespaces, most)
 	}
-	// Comparing all Services with what they should be asks the API server nothing.
+	// Comparing all Services sends no requests to the API server.
 	eventually(t, "the endpoints are there", func() bool {
 		p.inv.mu.Lock()
 		defer p.inv.mu.Unlock()
@@ -173,7 +173,7 @@ func TestChangesOfPodsCompareNoPolicies(t *testing.T) {
 	}
 }
 
-// With many Services, what changes has those compared that it concerns.
+// With many Services, a change causes a comparison of only those that it affects.
 func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 				defer mu.Unlock()
 				return idle() && (len(want) == 0 || len(compared) > 0)
 			})
-			time.Sleep(4 * gather) // what follows from what was written
+			time.Sleep(4 * gather) // the results of the writes
 			mu.Lock()
 			defer mu.Unlock()
 			slices.Sort(compared)
@@ -235,14 +235,14 @@ func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 		if err := c.owner.Delete(t.Context(), part); err != nil {
 			t.Fatal(err)
 		}
-		quiet("somebody deletes an EndpointSlice", "svc-7")
+		quiet("another writer deletes an EndpointSlice", "svc-7")
 		eventually(t, "it is there again", func() bool {
 			return len(indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7")) == 1
 		})
 	})
 }
 
-// What is counted of live pods is what a look at all of them finds.
+// The count of live pods equals a full count.
 func TestNamespacesWithLivePodsAreCounted(t *testing.T) {
 	t.Parallel()
 	v := &inventory{alive: map[string]int{}}
@@ -273,7 +273,7 @@ func TestNamespacesWithLivePodsAreCounted(t *testing.T) {
 	}
 }
 
-// What the cache keeps of a pod is what it counts, and not its template.
+// The cache keeps the fields of a pod that count, and not its template.
 func TestAnOffloadedPodIsKeptWithoutItsTemplate(t *testing.T) {
 	t.Parallel()
 	const template = `{"long":"template"}`
@@ -288,7 +288,8 @@ func TestAnOffloadedPodIsKeptWithoutItsTemplate(t *testing.T) {
 	}
 }
 
-// A record that went, and whose name another has, between two looks of the watch is one that went.
+// A record that was deleted, and created again under its name, between two events of the watch counts as
+// deleted.
 func TestAPodWhoseNameAnotherHasAtOnceIsToldGone(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
@@ -317,6 +318,6 @@ func TestAPodWhoseNameAnotherHasAtOnceIsToldGone(t *testing.T) {
 		t.Errorf("%v went, want the old pod", gone)
 	}
 	if !p.graves.Has(peerA, graveOf("c-1", "old")) || p.graves.Has(peerA, graveOf("c-1", "new")) {
-		t.Error("what went is not known to have gone")
+		t.Error("the deleted pod is not recorded as deleted")
 	}
 }

@@ -60,11 +60,11 @@ type cluster struct {
 	mu        sync.Mutex
 	contracts map[string]Contract
 	n         int
-	// alias stands for 10.1.0.0/16 of consumers in NetworkPolicies; none is 10.241.0.0/16.
+	// alias replaces 10.1.0.0/16 of consumers in NetworkPolicies; the default is 10.241.0.0/16.
 	alias netip.Prefix
-	// unknown says that consumers have not told yet by which addresses they know pods here.
+	// unknown means that consumers have not announced yet by which addresses they know pods here.
 	unknown atomic.Bool
-	// late says that this cluster trusts peerB, too.
+	// late means that this cluster trusts peerB, too.
 	late atomic.Bool
 	// prepare, if set, gets a provider before it runs.
 	prepare func(*Provider)
@@ -132,7 +132,7 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 		Here: c.here,
 		Zone: func(node string) string { return map[string]string{"n1": "a"}[node] },
 		Self: string(self),
-		// 198.18.x.y is what a consumer calls 10.200.x.y.
+		// 198.18.x.y is a consumer's address for 10.200.x.y.
 		Own: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
 			b := a.As4()
 			if b[0] != 198 {
@@ -192,8 +192,8 @@ func newFake(t *testing.T) *cluster {
 	return &cluster{owner: c, agent: withoutRights(c), contracts: map[string]Contract{}}
 }
 
-// withoutRights is the agent's view of a fake cluster: in a namespace where its
-// RoleBinding is missing it may do nothing but make one.
+// withoutRights is the agent's client of a fake cluster: in a namespace without its RoleBinding it
+// may only create that.
 func withoutRights(owner client.WithWatch) client.WithWatch {
 	check := func(ctx context.Context, verb, namespace string, o runtime.Object) error {
 		if namespace == "" {
@@ -253,8 +253,8 @@ func withoutRights(owner client.WithWatch) client.WithWatch {
 	})
 }
 
-// newReal starts an API server with the chart in it: the agent has the rights that
-// users give it, and the policies hold.
+// newReal starts an API server with the chart in it: the agent has the rights of an installation,
+// and the policies apply.
 func newReal(t *testing.T) *cluster {
 	t.Helper()
 	server := charttest.StartAPIServer(t)
@@ -276,8 +276,8 @@ func newReal(t *testing.T) *cluster {
 	return c
 }
 
-// endNamespaces does what the controller manager would: it empties namespaces
-// that are being deleted, and lets them go.
+// endNamespaces does what the controller manager would: it empties namespaces that are being
+// deleted, and removes their finalizer.
 func (c *cluster) endNamespaces(ctx context.Context) {
 	for ctx.Err() == nil {
 		var list corev1.NamespaceList
@@ -401,7 +401,7 @@ func (c *cluster) place(t *testing.T, ns, name, node string) {
 	})
 }
 
-// heard collects what Watch says.
+// heard collects the statuses and events of Watch.
 type heard struct {
 	mu     sync.Mutex
 	last   map[string]peering.PodStatus
@@ -432,7 +432,7 @@ func listen(t *testing.T, p *Provider, contract string) *heard {
 			t.Errorf("Watch: %v", err)
 		}
 	})
-	// What is told before it listens is told to nobody.
+	// Statuses before it watches are not sent.
 	eventually(t, "the watch listens", func() bool {
 		listens := false
 		p.hub.Each(contract, func(*podwatch.Watch) { listens = true })
@@ -460,16 +460,16 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a pod lives, ends, and is not run again", func(t *testing.T) { testPodLife(t, c) })
 	t.Run("a pod that the provider deletes is lost and not run again", func(t *testing.T) { testPodLost(t, c) })
 	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
-	t.Run("how a pod ended is told though it is gone", func(t *testing.T) { testLastStatus(t, c) })
-	t.Run("an end that nobody will hear of keeps nothing", func(t *testing.T) { testUnheardEnds(t, c) })
+	t.Run("how a pod ended is reported though it is gone", func(t *testing.T) { testLastStatus(t, c) })
+	t.Run("an end that no consumer will receive keeps nothing", func(t *testing.T) { testUnheardEnds(t, c) })
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
 	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
-	t.Run("a pod that says nothing counts and has what the contract says", func(t *testing.T) { testLimitRange(t, c) })
+	t.Run("a pod without resources counts and has the contract's defaults", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("classes are the provider's, by its policy of the time", func(t *testing.T) { testClasses(t, c) })
-	t.Run("tolerations are the provider's, of what the contract's nodes have", func(t *testing.T) { testTolerations(t, c) })
+	t.Run("tolerations are the provider's, for taints of the contract's nodes", func(t *testing.T) { testTolerations(t, c) })
 	t.Run("resizes at once stay within the quota", func(t *testing.T) { testResizesAtOnce(t, c) })
 	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })
-	t.Run("what may not run is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
+	t.Run("a forbidden pod is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
 	t.Run("a namespace follows the Pod Security levels of its contracts", func(t *testing.T) { testLevels(t, c) })
 	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
 	t.Run("network policies hold for the consumer's pods alone, in this cluster's terms", func(t *testing.T) { testPolicies(t, c) })
@@ -477,11 +477,11 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("a pod that asks reads the addresses by which home knows it", func(t *testing.T) { testHomeIPs(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
-	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
-	t.Run("what runs under a fence is stopped when its consumer is silent, and nothing else", func(t *testing.T) { testFences(t, c) })
-	t.Run("volumes are made, counted, and deleted by nothing but a delete", func(t *testing.T) { testVolumes(t, c) })
+	t.Run("closing a contract removes all its objects and none of others", func(t *testing.T) { testClose(t, c) })
+	t.Run("pods under a fence are stopped when their consumer is silent, and no others", func(t *testing.T) { testFences(t, c) })
+	t.Run("volumes are created, counted, and deleted only by a delete", func(t *testing.T) { testVolumes(t, c) })
 	t.Run("a namespace of kept volumes goes with the last of them", func(t *testing.T) { testKeptNamespaceGoes(t, c) })
-	t.Run("a namespace whose maker died before it had its rights there goes", func(t *testing.T) { testVacateWithoutRights(t, c) })
+	t.Run("a namespace whose creator died before it had its rights there is removed", func(t *testing.T) { testVacateWithoutRights(t, c) })
 }
 
 func testNamespaces(t *testing.T, c *cluster) {
@@ -548,7 +548,7 @@ func testNamesOfOthers(t *testing.T, c *cluster, p *Provider, id, name string, c
 	apply(t, p, id, early)
 	c.late.Store(true)
 	defer c.late.Store(false)
-	apply(t, p, id, early) // what is here stays
+	apply(t, p, id, early) // an existing namespace stays
 	const anothers = "belong to another cluster"
 	refused(t, p.Apply(t.Context(), id, chosen(name+"-z", "rome-"+name+"-"+peerB.Short())), peering.RefusedNamespace, true, anothers)
 	k, _ := c.contract(id)
@@ -556,7 +556,7 @@ func testNamesOfOthers(t *testing.T, c *cluster, p *Provider, id, name string, c
 	c.set(id, &k)
 	refused(t, p.Apply(t.Context(), id, namespaceObject(name+"-"+peerB.Short(), "Same")), peering.RefusedNamespace, true, anothers)
 	apply(t, p, id, chosen(name+"-z", name+"-z-"+peerA.Short())) // its own
-	// Its namespaces are told from others' by their end, whatever they begin with.
+	// Its namespaces differ from others' by their suffix, whatever they begin with.
 	apply(t, p, id, namespaceObject(name+"-zz-"+peerB.Short(), "Suffixed"))
 
 	k.Peer = peerB
@@ -607,10 +607,10 @@ func testConfig(t *testing.T, c *cluster) {
 		t.Errorf("a delete with another UID: %v", err)
 	}
 	if err := p.Delete(t.Context(), id, cm.Ref, nil); err != nil || !c.get(t, remote, "cfg", &got) {
-		t.Errorf("what another contract holds went: %v", err)
+		t.Errorf("an object of another contract is gone: %v", err)
 	}
 	if err := p.Delete(t.Context(), other, cm.Ref, nil); err != nil || c.get(t, remote, "cfg", &got) {
-		t.Errorf("what nobody holds stays: %v", err)
+		t.Errorf("an object that no contract holds stays: %v", err)
 	}
 }
 
@@ -680,7 +680,7 @@ func testPodLife(t *testing.T, c *cluster) {
 	eventually(t, "a pod that ended is free at once", func() bool { _, n, err := p.Usage(t.Context(), id); return err == nil && n == 0 })
 	apply(t, p, id, podObject(name, "more", "600m"))
 	stop()
-	// The ended pod goes while nobody looks.
+	// The ended pod is deleted unnoticed.
 	if err := c.owner.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -694,8 +694,8 @@ func testPodLife(t *testing.T, c *cluster) {
 	}
 }
 
-// makesAnother waits until a pod is made that was applied after all that was before: what was to be
-// made of that is made, too, since pods of one peer come in their order.
+// makesAnother applies one more pod and waits until it is created: all earlier ones are then
+// handled, too, since pods of one peer are in order.
 func (c *cluster) makesAnother(t *testing.T, p *Provider, contract, namespace string) {
 	t.Helper()
 	apply(t, p, contract, podObject(namespace, "another", "1m"))
@@ -714,7 +714,7 @@ func testPodLost(t *testing.T, c *cluster) {
 	if err := c.owner.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web"}}, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the loss is told", func() bool { s, ph := h.of("web"); return ph == corev1.PodFailed && s.Gone })
+	eventually(t, "the loss is reported", func() bool { s, ph := h.of("web"); return ph == corev1.PodFailed && s.Gone })
 	apply(t, p, id, o)
 	c.makesAnother(t, p, id, name)
 	if c.get(t, remote, "web", &corev1.Pod{}) {
@@ -738,17 +738,17 @@ func testPodLost(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	if c.get(t, remote, "web", &api.OffloadedPod{}) {
-		t.Error("a pod of which nothing was left was run again")
+		t.Error("a pod without a record was run again")
 	}
 }
 
-// The watch tells that a record went some time after it did. An apply in between
-// finds nothing, and has to be known all the same.
+// The watch reports the delete of a record some time later. An apply in between finds nothing, but
+// has to be recognised.
 func TestADeletedPodIsNotRunAgainBeforeTheWatchEvent(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	id, name := c.fresh("cpu=2")
-	// It does not run, so it hears nothing.
+	// It does not run, so it receives nothing.
 	p, err := New(Config{Client: c.owner, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
 	if err != nil {
 		t.Fatal(err)
@@ -766,7 +766,7 @@ func TestADeletedPodIsNotRunAgainBeforeTheWatchEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.get(t, name, "web", record) {
-		t.Fatal("the record was not let go")
+		t.Fatal("the record's finalizer was not removed")
 	}
 	if err := p.newPod(t.Context(), id, k, ns, o); err != nil || c.get(t, name, "web", record) {
 		t.Errorf("an apply that was on its way ran it again, or failed: %v", err)
@@ -788,7 +788,7 @@ func testDelete(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	// The pod of that name may be spoken of again after that.
-	eventually(t, "what there is not is told gone", func() bool {
+	eventually(t, "a missing pod is reported as gone", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.gone["another"]
@@ -800,7 +800,7 @@ func testDelete(t *testing.T, c *cluster) {
 	if err := p.Delete(t.Context(), id, o.Ref, new(int64(1))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pod is gone and said to be", func() bool {
+	eventually(t, "the pod is gone and reported as gone", func() bool {
 		s, _ := h.of("web")
 		return s.Gone && s.Ref == o.Ref && !c.get(t, remote, "web", &corev1.Pod{}) && !c.get(t, remote, "web", &api.OffloadedPod{})
 	})
@@ -899,7 +899,7 @@ func testRefusals(t *testing.T, c *cluster) {
 	refused(t, try(podObject(name, "web", "1m")), peering.RefusedContract, false, "ending")
 }
 
-// A namespace outlives contracts, and enforces what those that use it need.
+// A namespace outlives contracts, and enforces the level of those that use it.
 func testLevels(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	strict, name := c.fresh("cpu=1,pods=10")
@@ -957,9 +957,9 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 	}
 	refused(t, p.Apply(t.Context(), id, pod(`{"containers":[{"name":"C_","image":"i"}]}`)), peering.RefusedInvalid, false, "spec.containers[0].name")
 	if c.get(t, name+"-aaaaaaaa", "web", &api.OffloadedPod{}) {
-		t.Error("what was refused is recorded")
+		t.Error("the refused pod is recorded")
 	}
-	// The provider's own rules say no in the same way, and may say yes later.
+	// The provider's own admission refuses in the same way, and may accept later.
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: name + "-aaaaaaaa", Name: "none"}}
 	quota.Spec.Hard = corev1.ResourceList{"pods": resource.MustParse("0")}
 	if err := c.owner.Create(t.Context(), quota); err != nil {
@@ -999,7 +999,7 @@ func testServices(t *testing.T, c *cluster) {
 	addresses := func() []string { return c.addressesIn(t, remote) }
 	eventually(t, "the endpoints are there", func() bool { return slices.Equal(addresses(), []string{"10.200.0.9", "10.241.0.5"}) })
 	got := &corev1.Service{}
-	eventually(t, "what was left out is said", func() bool {
+	eventually(t, "the omitted endpoints are noted", func() bool {
 		return c.get(t, remote, "web", got) && strings.Contains(got.Annotations[noteDropped], "192.168.0.1")
 	})
 	if len(got.Spec.Selector) > 0 || len(got.Spec.Ports) != 2 {
@@ -1046,7 +1046,7 @@ func testServices(t *testing.T, c *cluster) {
 	})
 	svc.JSON = []byte(`{"headless":true,"ports":[],"externalName":"db.example.org"}`)
 	apply(t, p, id, svc)
-	eventually(t, "a service that stands for another name has nothing else", func() bool {
+	eventually(t, "an alias of another name has nothing else", func() bool {
 		return c.get(t, remote, "web", got) && got.Annotations[api.AnnotationExternalName] == "db.example.org" &&
 			got.Spec.ClusterIP == "None" && got.Spec.ExternalName == "" && len(got.Spec.Ports)+len(addresses()) == 0
 	})
@@ -1054,7 +1054,7 @@ func testServices(t *testing.T, c *cluster) {
 	refused(t, p.Apply(t.Context(), id, svc), peering.RefusedInvalid, false, "reads as an address")
 	svc.JSON = b
 	apply(t, p, id, svc)
-	eventually(t, "a service that stands for a name no longer has endpoints", func() bool {
+	eventually(t, "a service that is no longer an alias has endpoints", func() bool {
 		return c.get(t, remote, "web", got) && got.Annotations[api.AnnotationExternalName] == "" && len(got.Spec.Ports) == 2 && slices.Equal(addresses(), []string{"10.241.0.5"})
 	})
 	if err := p.Delete(t.Context(), id, svc.Ref, nil); err != nil || c.get(t, remote, "web", got) || len(addresses()) > 0 {
@@ -1104,7 +1104,7 @@ func testClose(t *testing.T, c *cluster) {
 	var last string
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log("what was left at last: ", last)
+			t.Log("the last remainder: ", last)
 		}
 	})
 	closed := func(id string) func() bool {
@@ -1127,15 +1127,15 @@ func testClose(t *testing.T, c *cluster) {
 	c.set(other, nil)
 	eventually(t, "nothing is left of the other either", closed(other))
 	if c.get(t, "", name+"-aaaaaaaa", &corev1.Namespace{}) {
-		t.Error("a namespace that nobody uses is left")
+		t.Error("an unused namespace is left")
 	}
 	if left, err := p.CloseContract(t.Context(), peerA, "c-never"); err != nil || !left.None() {
-		t.Errorf("closing what never was: %v %v", left, err)
+		t.Errorf("closing an unknown contract: %v %v", left, err)
 	}
 }
 
-// The agent makes a namespace first and binds itself in it after. Between the
-// two it can die, and what is left is a namespace in which it may do nothing.
+// The agent creates a namespace first and its RoleBinding there afterwards. If it dies in between,
+// it has no rights in the namespace.
 func testVacateWithoutRights(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=1")

@@ -39,7 +39,7 @@ const (
 	contract = "c-1"
 )
 
-// memory holds objects in memory, and counts what it is asked.
+// memory keeps objects in memory, and counts its calls.
 type memory struct {
 	mu      sync.Mutex
 	objects map[peering.ObjectRef]peering.Hash
@@ -363,7 +363,7 @@ func TestOnlyConfirmedOrphansAreDeleted(t *testing.T) {
 	m.Want(wanted)
 	eventually(t, "the wanted pod is held", func() bool { _, ok := e.ack(wanted.Ref); return ok })
 	if len(asked) > 0 {
-		t.Fatal("asked about orphans before all was said")
+		t.Fatal("asked about orphans before all statuses were sent")
 	}
 	m.Ready()
 	eventually(t, "the orphan is deleted", func() bool { mem.mu.Lock(); defer mem.mu.Unlock(); return mem.deletes[gone.Ref] == 1 })
@@ -586,7 +586,7 @@ func TestAProviderThatDoesNotKeepUpIsNotFloodedWithWork(t *testing.T) {
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		// More than the 16 MiB to which gRPC lets what is on its way grow.
+		// More than the 16 MiB to which gRPC lets a flow-control window grow.
 		const messages = 512
 		sent := make(chan int, 1)
 		go func() {

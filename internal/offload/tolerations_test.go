@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// testTolerations has pods of a contract on nodes with taints: they tolerate what the provider says, and of
-// what their consumer says nothing but how long a node may be away.
+// testTolerations runs pods of a contract on nodes with taints: they have the provider's tolerations, and
+// of their consumer's only those for unreachable nodes.
 func testTolerations(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=2,pods=20")

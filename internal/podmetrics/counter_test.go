@@ -11,13 +11,13 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// slope is what metrics-server makes of two scrapes, in billionths of a core.
+// slope is what metrics-server computes from two scrapes, in billionths of a core.
 func slope(before, now counter) float64 {
 	return (now.cpu - before.cpu) / now.last.time.Sub(before.last.time).Seconds()
 }
 
-// However windows overlap or leave gaps, whoever compares two scrapes gets what was measured,
-// and the counter never falls.
+// However windows overlap or leave gaps, two scrapes give the measured average, and the counter
+// never falls.
 func TestSlopeOfTheCounterIsWhatWasMeasured(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -95,16 +95,16 @@ func TestTimesAreTranslatedWhateverTheClocksSay(t *testing.T) {
 				t.Errorf("after a step of the clock it is %s old, want 10 s", age)
 			}
 			if old := k.samples(answer(noon, maxAge+time.Second)); len(old) > 0 {
-				t.Errorf("what is too old is shown: %v", old)
+				t.Errorf("an old sample is shown: %v", old)
 			}
 			if early := k.samples(answer(noon, -2*clockSlack)); len(early) > 0 {
-				t.Errorf("what was measured after the answer is shown: %v", early)
+				t.Errorf("a sample later than the response is shown: %v", early)
 			}
 		})
 	}
 }
 
-// FuzzCounter gives a counter whatever a provider may say.
+// FuzzCounter adds any samples of a provider to a counter.
 func FuzzCounter(f *testing.F) {
 	f.Add(int64(0), int64(15), uint64(1e9), int64(15), uint64(2e9))
 	f.Add(int64(-1e9), int64(1), uint64(4096e9), int64(600), uint64(0))

@@ -27,7 +27,7 @@ func homePod(name, uid string, containers ...string) *corev1.Pod {
 	return p
 }
 
-// far is a provider whose pods use so many cores each; its clock is an hour ahead.
+// far is a provider whose pods use cores cores each; its clock is an hour ahead.
 type far struct {
 	asked int
 	err   error

@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// rooms is a source that has what it says of each namespace and contract, and counts.
+// rooms is a source with measurements by namespace and contract, that counts its calls.
 type rooms struct {
 	mu    sync.Mutex
 	has   map[string]map[string]peering.PodMetrics
@@ -108,12 +108,12 @@ func TestTheClusterIsReadNoMoreOftenForBeingAskedMoreOften(t *testing.T) {
 		time.Sleep(measureEvery)
 		for range 5 {
 			if _, err := p.PodMetrics(t.Context(), "c-1"); err == nil {
-				t.Error("nothing measures, and there is an answer")
+				t.Error("without a metrics API, there is a result")
 			}
 			time.Sleep(measureEvery)
 		}
 		if len(source.reads) != 3 {
-			t.Errorf("what is not there was read %d times, want once", len(source.reads)-2)
+			t.Errorf("the missing API was read %d times, want once", len(source.reads)-2)
 		}
 	})
 }
@@ -181,13 +181,13 @@ func TestMetricsAPIThatIsNotThere(t *testing.T) {
 		body        string
 		unavailable bool
 	}{
-		"it is not installed":           {404, "404 page not found", true},
-		"its server does not answer":    {503, "service unavailable", true},
-		"the agent has not the right":   {403, "forbidden", true},
-		"something is wrong":            {500, "oops", false},
-		"the answer is no list":         {200, "[]", false},
-		"the answer is too long":        {200, `{"items":[` + strings.Repeat(" ", maxListBytes) + "]}", false},
-		"an amount that makes no sense": {200, `{"items":[{"metadata":{"name":"a"},"containers":[{"name":"c","usage":{"cpu":"many"}}]}]}`, false},
+		"it is not installed":         {404, "404 page not found", true},
+		"its server does not answer":  {503, "service unavailable", true},
+		"the agent has not the right": {403, "forbidden", true},
+		"something is wrong":          {500, "oops", false},
+		"the answer is not a list":    {200, "[]", false},
+		"the answer is too long":      {200, `{"items":[` + strings.Repeat(" ", maxListBytes) + "]}", false},
+		"a malformed amount":          {200, `{"items":[{"metadata":{"name":"a"},"containers":[{"name":"c","usage":{"cpu":"many"}}]}]}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

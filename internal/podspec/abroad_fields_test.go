@@ -11,9 +11,9 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// TestEveryFieldOfAPodSpecIsAdmittedByDecision holds what becomes of each field of a
-// consumer's pod. One that Kubernetes adds has no line here, and fails it: somebody has to
-// decide what a consumer may do with it.
+// TestEveryFieldOfAPodSpecIsAdmittedByDecision compares what Admit does with each field of a
+// consumer's pod. A field that Kubernetes adds has no line here, and fails it, so that a developer
+// decides what a consumer may do with it.
 func TestEveryFieldOfAPodSpecIsAdmittedByDecision(t *testing.T) {
 	const kept, dropped, rewritten, refused = "kept", "dropped", "rewritten", "refused"
 	want := map[string]string{
@@ -51,7 +51,7 @@ func TestEveryFieldOfAPodSpecIsAdmittedByDecision(t *testing.T) {
 	}
 }
 
-// fillTo sets a value, and what is in it down to a depth, to what is not zero.
+// fillTo sets a value, and those in it down to a depth, to non-zero values.
 func fillTo(v reflect.Value, depth int) {
 	if depth == 0 || !v.CanSet() {
 		return
@@ -90,13 +90,12 @@ func fillTo(v reflect.Value, depth int) {
 	}
 }
 
-// TestEveryKindOfVolumeIsAdmittedByDecision holds what becomes of each kind of volume, and
-// of each source that a projected one may have, at the level that allows the least and at
-// the one that allows the most.
+// TestEveryKindOfVolumeIsAdmittedByDecision compares what Admit does with each kind of volume, and
+// with each source of a projected one, at the strictest and at the loosest level.
 func TestEveryKindOfVolumeIsAdmittedByDecision(t *testing.T) {
 	taken := map[string]bool{
 		"ConfigMap": true, "DownwardAPI": true, "EmptyDir": true, "Image": true, "Projected": true, "Secret": true,
-		// Whether it is one of the consumer's is not the pod's to say.
+		// Whether it is one of the consumer's does not depend on the pod.
 		"PersistentVolumeClaim": true,
 		"HostPath":              false, "AWSElasticBlockStore": false, "AzureDisk": false, "AzureFile": false, "CSI": false,
 		"CephFS": false, "Cinder": false, "Ephemeral": false, "FC": false, "FlexVolume": false, "Flocker": false,

@@ -59,8 +59,8 @@ func TestTranslatedPodsDropForeignFields(t *testing.T) {
 	}
 }
 
-// Which nodes a consumer's pods run on is for the contract to say. A pod that could
-// choose would choose whom to run beside.
+// The contract decides on which nodes a consumer's pods run. A pod that could choose would choose
+// its neighbours.
 func TestPodsRunOnTheNodesOfTheContractAndDoNotChoose(t *testing.T) {
 	t.Parallel()
 	zone, virtual := corev1.NodeSelectorRequirement{Key: "zone", Operator: "In", Values: []string{"a"}}, corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}
@@ -167,7 +167,7 @@ func TestPodsReadLabelsThatDoNotCross(t *testing.T) {
 		}
 	}
 	if path := env[3].ValueFrom.FieldRef.FieldPath; !strings.Contains(path, fieldPrefix) {
-		t.Errorf("what has no value yet is read of %s, where none will be", path)
+		t.Errorf("a field without a value yet is read from %s, which will have none", path)
 	}
 	if path := tpl.Spec.Volumes[0].DownwardAPI.Items[1].FieldRef.FieldPath; path != "metadata.labels" {
 		t.Errorf("all labels became %s", path)
@@ -210,7 +210,7 @@ func TestVolumesOutsideTheNamespaceAreRefused(t *testing.T) {
 		want   string
 	}{
 		"emptyDir":                               {`{"name":"v","emptyDir":{}}`, restricted, ""},
-		"nothing is emptyDir":                    {`{"name":"v"}`, restricted, ""},
+		"an empty source means emptyDir":         {`{"name":"v"}`, restricted, ""},
 		"configMap":                              {`{"name":"v","configMap":{"name":"x"}}`, restricted, ""},
 		"projected secrets":                      {`{"name":"v","projected":{"sources":[{"secret":{"name":"x"}},{"downwardAPI":{}}]}}`, restricted, ""},
 		"a token of this cluster":                {`{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}`, privileged, "token"},

@@ -163,13 +163,13 @@ func TestNamespacesByTheirLabelsAreRefusedIfTheyAreDemanded(t *testing.T) {
 	if refusal != nil || sent.Pod.Spec.Affinity != nil || len(sent.Notes) != 1 || !strings.Contains(sent.Notes[0], `"tier"`) {
 		t.Errorf("refusal %v, affinity %v, notes %q", refusal, sent.Pod.Spec.Affinity, sent.Notes)
 	}
-	// A consumer that sends it all the same is told so.
+	// A consumer that sends it anyway gets a refusal.
 	if err := Admit(&Template{Spec: pod(true).Spec}, Terms{}); err == nil || !strings.Contains(err.Error(), `"tier"`) {
 		t.Errorf("admitted: %v", err)
 	}
 }
 
-// Whether a pod could be scheduled would tell which labels the provider's nodes have.
+// Whether a pod could be scheduled would reveal the labels of the provider's nodes.
 func TestOtherTopologiesAreNotAskedFor(t *testing.T) {
 	secret := corev1.PodAffinityTerm{TopologyKey: "customer.example/gold"}
 	for _, required := range []bool{true, false} {

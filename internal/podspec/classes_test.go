@@ -24,14 +24,14 @@ func TestClassesAreThoseOfThePolicyWhenThePodWasMade(t *testing.T) {
 		wantPreemption            corev1.PreemptionPolicy
 		refused                   bool
 	}{
-		"no classes":                           {terms: terms},
-		"a mapped runtime class":               {terms: terms, runtime: "sandboxed", wantRuntime: "gvisor"},
-		"the contract's is not mapped":         {terms: terms, runtime: "kata", wantRuntime: "kata"},
-		"a runtime class that nobody named":    {terms: terms, runtime: "gvisor", refused: true},
-		"a mapped priority preempts nobody":    {terms: terms, priority: "high", wantPriority: "peers", wantPreemption: corev1.PreemptNever},
-		"unless the policy says so":            {terms: terms, priority: "urgent", wantPriority: "pushes"},
-		"a priority that nobody named is none": {terms: terms, priority: "system-cluster-critical"},
-		"a pod that is here keeps its classes": {terms: later, runtime: "gvisor", priority: "high", wantRuntime: "then", wantPriority: "before", wantPreemption: corev1.PreemptNever},
+		"no classes":                               {terms: terms},
+		"a mapped runtime class":                   {terms: terms, runtime: "sandboxed", wantRuntime: "gvisor"},
+		"the contract's is not mapped":             {terms: terms, runtime: "kata", wantRuntime: "kata"},
+		"a runtime class that is not mapped":       {terms: terms, runtime: "gvisor", refused: true},
+		"a mapped priority preempts no pods":       {terms: terms, priority: "high", wantPriority: "peers", wantPreemption: corev1.PreemptNever},
+		"unless the policy says so":                {terms: terms, priority: "urgent", wantPriority: "pushes"},
+		"a priority that is not mapped is dropped": {terms: terms, priority: "system-cluster-critical"},
+		"a pod that is here keeps its classes":     {terms: later, runtime: "gvisor", priority: "high", wantRuntime: "then", wantPriority: "before", wantPreemption: corev1.PreemptNever},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &corev1.PodSpec{PriorityClassName: tc.priority, Priority: new(int32(7)), PreemptionPolicy: new(corev1.PreemptLowerPriority)}

@@ -86,9 +86,9 @@ func fateOf(path string) (fieldDecision, bool) {
 	return best, found
 }
 
-// The golden file is every field that there was when the table was decided: what home does
-// with it, and what has become of it at the provider when both halves have had it. A
-// Kubernetes that adds one fails here: decide, add a row, then run with -update.
+// The golden file has every field that existed when the table was written: what home does with it,
+// and its value at the provider after both halves. A Kubernetes that adds a field fails here:
+// decide, add a row, then run with -update.
 func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	const golden = "testdata/podspec-fields.txt"
 	seen := throughBothHalves(t)
@@ -96,7 +96,7 @@ func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	for _, p := range podSpecFields() {
 		d, ok := fateOf(p)
 		if !ok {
-			t.Errorf("nobody decided on %s: add a row to fieldDecisions", p)
+			t.Errorf("there is no decision on %s: add a row to fieldDecisions", p)
 		}
 		lines = append(lines, strings.Join([]string{p, string(d.fate), seen(p, d.fate)}, " "))
 	}
@@ -115,8 +115,8 @@ func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	}
 }
 
-// throughBothHalves sends a pod of which every field is set that may cross, and returns what
-// is seen of a field at the provider.
+// throughBothHalves sends a pod with every field set that may cross, and returns a field's value at
+// the provider.
 func throughBothHalves(t *testing.T) func(path string, decided fate) string {
 	t.Helper()
 	pod := filled(t)
@@ -157,7 +157,7 @@ func throughBothHalves(t *testing.T) func(path string, decided fate) string {
 	}
 }
 
-// What home decides and what arrives may differ only where the provider decides for itself.
+// Home's decision and the result may differ only where the provider decides for itself.
 func TestTheHalvesDisagreeOnlyWhereTheProviderDecides(t *testing.T) {
 	seen := throughBothHalves(t)
 	provider := []string{
@@ -286,7 +286,7 @@ func leaves(t *testing.T, spec *corev1.PodSpec) map[string]string {
 	return out
 }
 
-// portable takes out of a filled pod what is refused.
+// portable removes the fields that are refused from a filled pod.
 func portable(pod *corev1.Pod) {
 	s := &pod.Spec
 	s.HostNetwork, s.HostPID, s.HostIPC, s.ResourceClaims, s.Resources.Claims = false, false, false, nil, nil

@@ -44,7 +44,7 @@ func atProvider(t *testing.T, pod *corev1.Pod, terms Terms) (*Template, bool, er
 		t.Fatal(err)
 	}
 	if strings.Contains(string(raw), "serviceAccountToken") {
-		t.Fatalf("a token is in what crosses: %s", raw)
+		t.Fatalf("a token is sent: %s", raw)
 	}
 	var template Template
 	if err := json.Unmarshal(raw, &template); err != nil {

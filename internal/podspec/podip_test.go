@@ -89,7 +89,7 @@ func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 		"one":                             {[]string{"10.0.0.7"}, "198.18.0.7"},
 		"one of each family":              {[]string{"10.0.0.7", "fd00::7"}, "198.18.0.7,fd01::7"},
 		"one of which home does not know": {[]string{"10.0.0.7", "fd00::8"}, ""},
-		"one that is none":                {[]string{"10.0.0.7.8"}, ""},
+		"an invalid address":              {[]string{"10.0.0.7.8"}, ""},
 		"one in another spelling":         {[]string{"::ffff:10.0.0.7"}, "198.18.0.7"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,20 +39,20 @@ func TestOnlyCPUAndMemoryOfContainersChange(t *testing.T) {
 		want    bool
 		err     string
 	}{
-		"the same":                    {podOf("cpu=1", "", ""), podOf("cpu=1000m", "", ""), false, ""},
-		"more":                        {podOf("cpu=1", "", ""), podOf("cpu=2", "", ""), true, ""},
-		"less":                        {podOf("cpu=1,memory=2Gi", "", ""), podOf("cpu=1,memory=1Gi", "", ""), true, ""},
-		"a limit alone":               {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "cpu=3", ""), true, ""},
-		"a sidecar":                   {podOf("cpu=1", "", "cpu=1"), podOf("cpu=1", "", "cpu=2"), true, ""},
-		"an amount where none was":    {podOf("", "", ""), podOf("memory=1Gi", "", ""), true, ""},
-		"an amount that is removed":   {podOf("cpu=1", "", ""), podOf("", "", ""), false, "cpu is removed"},
-		"a limit that is removed":     {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "", ""), false, "cpu is removed"},
-		"a device":                    {podOf("cpu=1", "", ""), podOf("cpu=1,nvidia.com/gpu=1", "", ""), false, "neither cpu nor memory"},
-		"an init container":           {initial("1"), initial("2"), false, "it is an init container"},
-		"the pod as a whole":          {podOf("cpu=1", "", ""), whole, false, "as a whole"},
-		"another container":           {podOf("cpu=1", "", ""), podOf("cpu=1", "", "cpu=1"), false, "other containers"},
-		"a sidecar that is none then": {podOf("cpu=1", "", "cpu=1"), initial("1"), false, "sidecars in place of others"},
-		"a sidecar that was none":     {initial("1"), podOf("cpu=1", "", "cpu=1"), false, "sidecars in place of others"},
+		"the same":                  {podOf("cpu=1", "", ""), podOf("cpu=1000m", "", ""), false, ""},
+		"more":                      {podOf("cpu=1", "", ""), podOf("cpu=2", "", ""), true, ""},
+		"less":                      {podOf("cpu=1,memory=2Gi", "", ""), podOf("cpu=1,memory=1Gi", "", ""), true, ""},
+		"a limit alone":             {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "cpu=3", ""), true, ""},
+		"a sidecar":                 {podOf("cpu=1", "", "cpu=1"), podOf("cpu=1", "", "cpu=2"), true, ""},
+		"an amount where none was":  {podOf("", "", ""), podOf("memory=1Gi", "", ""), true, ""},
+		"an amount that is removed": {podOf("cpu=1", "", ""), podOf("", "", ""), false, "cpu is removed"},
+		"a limit that is removed":   {podOf("cpu=1", "cpu=2", ""), podOf("cpu=1", "", ""), false, "cpu is removed"},
+		"a device":                  {podOf("cpu=1", "", ""), podOf("cpu=1,nvidia.com/gpu=1", "", ""), false, "neither cpu nor memory"},
+		"an init container":         {initial("1"), initial("2"), false, "it is an init container"},
+		"the pod as a whole":        {podOf("cpu=1", "", ""), whole, false, "as a whole"},
+		"another container":         {podOf("cpu=1", "", ""), podOf("cpu=1", "", "cpu=1"), false, "other containers"},
+		"a sidecar that becomes an init container": {podOf("cpu=1", "", "cpu=1"), initial("1"), false, "sidecars in place of others"},
+		"a sidecar that was none":                  {initial("1"), podOf("cpu=1", "", "cpu=1"), false, "sidecars in place of others"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Resized(tc.was, tc.is)
@@ -133,18 +133,18 @@ func statusWith(has string, conditions ...corev1.PodCondition) *corev1.PodStatus
 
 func TestResourcesAreShownBetweenWhatHomeAskedFor(t *testing.T) {
 	for name, tc := range map[string]struct{ asks, showed, says, want string }{
-		"at first what is asked for":            {"cpu=1,memory=1Gi", "", "cpu=100,memory=1Ki", "cpu=1,memory=1Gi"},
-		"before it acted what it has":           {"cpu=3", "cpu=1", "cpu=1", "cpu=1"},
-		"when it acted what is asked for":       {"cpu=3", "cpu=1", "cpu=3", "cpu=3"},
-		"a part":                                {"cpu=3", "cpu=1", "cpu=2", "cpu=2"},
-		"less was asked for and it did not act": {"cpu=1", "cpu=3", "cpu=3", "cpu=3"},
-		"it says nothing":                       {"cpu=3", "cpu=1", "", "cpu=1"},
-		"it lies about more":                    {"cpu=3", "cpu=1", "cpu=1000", "cpu=3"},
-		"it lies about less":                    {"cpu=3", "cpu=1", "cpu=1m", "cpu=1"},
-		"it names what nobody asked for":        {"cpu=1", "cpu=1", "cpu=1,memory=1Ti", "cpu=1"},
-		"other resources are as asked for":      {"cpu=1,nvidia.com/gpu=1", "cpu=1,nvidia.com/gpu=1", "cpu=1,nvidia.com/gpu=9", "cpu=1,nvidia.com/gpu=1"},
-		"what was added is shown as asked for":  {"cpu=1,memory=1Gi", "cpu=1", "cpu=1", "cpu=1,memory=1Gi"},
-		"a container that asks for nothing":     {"", "", "cpu=1", ""},
+		"at first the request":                    {"cpu=1,memory=1Gi", "", "cpu=100,memory=1Ki", "cpu=1,memory=1Gi"},
+		"before it acted the current amount":      {"cpu=3", "cpu=1", "cpu=1", "cpu=1"},
+		"when it acted the request":               {"cpu=3", "cpu=1", "cpu=3", "cpu=3"},
+		"a part":                                  {"cpu=3", "cpu=1", "cpu=2", "cpu=2"},
+		"less was asked for and it did not act":   {"cpu=1", "cpu=3", "cpu=3", "cpu=3"},
+		"it has no amount":                        {"cpu=3", "cpu=1", "", "cpu=1"},
+		"it lies about more":                      {"cpu=3", "cpu=1", "cpu=1000", "cpu=3"},
+		"it lies about less":                      {"cpu=3", "cpu=1", "cpu=1m", "cpu=1"},
+		"it has an amount that was not requested": {"cpu=1", "cpu=1", "cpu=1,memory=1Ti", "cpu=1"},
+		"other resources are as asked for":        {"cpu=1,nvidia.com/gpu=1", "cpu=1,nvidia.com/gpu=1", "cpu=1,nvidia.com/gpu=9", "cpu=1,nvidia.com/gpu=1"},
+		"an added resource is shown as requested": {"cpu=1,memory=1Gi", "cpu=1", "cpu=1", "cpu=1,memory=1Gi"},
+		"a container without requests":            {"", "", "cpu=1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := statusWith(tc.says)
@@ -159,12 +159,12 @@ func TestResourcesAreShownBetweenWhatHomeAskedFor(t *testing.T) {
 	old.Generation = 0
 	out := statusWith("cpu=1")
 	if ShowResources(old, out); out.ContainerStatuses[0].Resources != nil || out.ContainerStatuses[0].AllocatedResources != nil {
-		t.Error("an API server that resizes nothing would not take what is shown")
+		t.Error("an API server without resizes would refuse the status")
 	}
 }
 
-// Whatever a provider says, and however often home asks for something else, what a pod shows was
-// asked for at some time, or is between two such amounts.
+// Whatever a provider sends, and however often home changes its request, a pod shows an amount that
+// was requested at some time, or one between two such amounts.
 func TestAProviderCannotNameWhatWasNeverAskedFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		amount := func(what string) string {
@@ -204,7 +204,7 @@ func TestAnInfeasibleResizeCountsWhatThePodHas(t *testing.T) {
 		out  *corev1.PodStatus
 		want string
 	}{
-		"with what it has":                       {statusWith("cpu=1", pending("Infeasible")), "Infeasible"},
+		"with its resources":                     {statusWith("cpu=1", pending("Infeasible")), "Infeasible"},
 		"without, nothing would count":           {&corev1.PodStatus{Conditions: []corev1.PodCondition{pending("Infeasible")}}, "Deferred"},
 		"deferred":                               {statusWith("cpu=1", pending("Deferred")), "Deferred"},
 		"a reason that Kubernetes does not have": {statusWith("cpu=1", pending("Perhaps")), "Deferred"},

@@ -50,7 +50,7 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 			remote: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "other"}, running}},
 			want:   corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running}},
 		},
-		"what is terminal stays as it is": {
+		"a terminal state stays as it is": {
 			local:  corev1.PodStatus{Phase: corev1.PodSucceeded, Reason: "Done"},
 			remote: corev1.PodStatus{Phase: corev1.PodRunning},
 			want:   corev1.PodStatus{Phase: corev1.PodSucceeded, Reason: "Done"},
@@ -68,7 +68,7 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
 			}},
 		},
-		"a pod that no node of the provider takes says so": {
+		"a pod without a node at the provider shows that": {
 			local: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}},
 			remote: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available: 3 Insufficient cpu."},
@@ -144,7 +144,7 @@ func TestFailedStatusEndsWhatRan(t *testing.T) {
 	}
 	last := &corev1.PodStatus{Phase: corev1.PodSucceeded}
 	if got := Failed(pod, last, testView(), "RemotePodGone", "gone", testNow); got.Phase != corev1.PodSucceeded {
-		t.Errorf("a pod whose last word was success is %s", got.Phase)
+		t.Errorf("a pod whose last status was success is %s", got.Phase)
 	}
 }
 

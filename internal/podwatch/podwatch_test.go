@@ -10,8 +10,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// A consumer is told what is held before anybody watches for it. What goes in
-// between it has to hear of all the same: it would wait for that pod for ever.
+// A consumer gets the list of its objects before its watch begins. It has to receive deletes in
+// between, or it would wait for those pods indefinitely.
 func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	t.Parallel()
 	clock := time.Unix(1_800_000_000, 0)
@@ -39,9 +39,9 @@ func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	h.Gone("c-2", ref("b"))
 	clock = clock.Add(time.Second)
 	if diff := cmp.Diff([]string{"a"}, heard("c-1")); diff != "" {
-		t.Errorf("heard (-want +got):\n%s", diff)
+		t.Errorf("received (-want +got):\n%s", diff)
 	}
-	// Who watches hears it once.
+	// A watch receives it once.
 	s, leave := h.Subscribe("c-3", func(peering.PodEvent) {})
 	defer leave()
 	h.Gone("c-3", ref("c"))
@@ -77,7 +77,7 @@ func TestTheLastStatusesOfPodsThatWentAreBounded(t *testing.T) {
 	bytes := map[string]int{}
 	for _, g := range gone {
 		if !g.Gone {
-			t.Errorf("%s is not said to be gone", g.Ref.UID)
+			t.Errorf("%s is not reported as gone", g.Ref.UID)
 		}
 		bytes[g.Ref.UID] += len(g.Status)
 	}

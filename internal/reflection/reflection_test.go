@@ -77,14 +77,14 @@ func TestEndpointsHereComeFirstWhereTheConsumerSaysSo(t *testing.T) {
 		in   peering.ServiceObject
 		want string
 	}{
-		"all by default":                   {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"those here":                       {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
-		"none here is ready":               {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
-		"none is here":                     {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
-		"one that has no address is not":   {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
-		"what is no pod is elsewhere":      {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
-		"a headless one has names for all": {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"none":                             {peering.ServiceObject{OwnFirst: true}, ""},
+		"all by default":                             {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"those here":                                 {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
+		"none here is ready":                         {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
+		"none is here":                               {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
+		"one that has no address is not":             {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
+		"an endpoint that is not a pod is elsewhere": {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
+		"a headless one has names for all":           {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"none":                                       {peering.ServiceObject{OwnFirst: true}, ""},
 	} {
 		var got []string
 		for _, e := range Preferred(test.in, ips) {
@@ -96,7 +96,7 @@ func TestEndpointsHereComeFirstWhereTheConsumerSaysSo(t *testing.T) {
 	}
 }
 
-// A Service that stands for another name is nothing to this cluster's own DNS.
+// This cluster's own DNS does not follow a Service with an external name.
 func TestServicesThatStandForAnotherName(t *testing.T) {
 	t.Parallel()
 	read := func(in peering.ServiceObject) (*corev1.Service, error) {
@@ -166,7 +166,7 @@ func FuzzReadService(f *testing.F) {
 			t.Fatalf("%+v", svc.Spec)
 		}
 		if target, ok := svc.Annotations[api.AnnotationExternalName]; ok && (peering.CheckExternalName(target) != nil || svc.Spec.ClusterIP != corev1.ClusterIPNone || len(svc.Spec.Ports) > 0) {
-			t.Fatalf("%q stands for %q: %+v", b, target, svc.Spec)
+			t.Fatalf("%q has the external name %q: %+v", b, target, svc.Spec)
 		}
 		var in peering.ServiceObject
 		if err := json.Unmarshal([]byte(svc.Annotations[NoteService]), &in); err != nil {

@@ -77,8 +77,8 @@ func TestPodsAskFromTheirAddressesUntilTheyEnd(t *testing.T) {
 	}
 }
 
-// TestTheResolverOnARealAPIServer runs the resolver with the rights that the chart gives
-// it: they are enough, and not for more.
+// TestTheResolverOnARealAPIServer runs the resolver with the rights that the chart gives it, which
+// suffice and allow nothing more.
 func TestTheResolverOnARealAPIServer(t *testing.T) {
 	server := charttest.StartAPIServer(t)
 	owner, err := client.New(server.Owner, client.Options{Scheme: kube.Scheme()})
@@ -173,7 +173,7 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 			t.Fatalf("%s is %q; want %q", name, got, want)
 		}
 	}
-	// Of the home's Service nothing is here yet; the provider's own is not it.
+	// The home's Service is not here yet; the provider's own is another one.
 	resolves("web.shop.svc.home.example.", dns.TypeA, "NXDOMAIN")
 	resolves("web.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN")
 	reflected := service("shop-peer", ours(), "")
@@ -201,7 +201,7 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 	}
 	resolves("web.shop.svc.home.example.", dns.TypeA, "NXDOMAIN")
 
-	// A Service that stands for another one is home's, too.
+	// An alias is one of home's names, too.
 	alias := service("shop-peer", ours(), corev1.ClusterIPNone)
 	alias.Name, alias.Spec.Ports = "alias", nil
 	alias.Annotations = map[string]string{v1alpha1.AnnotationExternalName: "db-0.db.shop.svc.home.example"}
@@ -215,7 +215,7 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 		"kubernetes.default.svc.cluster.local": "NXDOMAIN kubernetes.default.svc.cluster.local.",
 		"web.shop.svc.clusterset.local":        "NXDOMAIN web.shop.svc.clusterset.local.",
 		"example.org":                          "SERVFAIL", // this node has no resolver
-		"10.9.0.1":                             "NXDOMAIN", // and what nobody would have let in is nothing
+		"10.9.0.1":                             "NXDOMAIN", // and a Service that is not reflected does not exist
 	} {
 		alias.Annotations[v1alpha1.AnnotationExternalName] = target
 		if err := owner.Update(t.Context(), alias); err != nil {
@@ -243,7 +243,7 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 	resolves("db-0.b.db.shop.svc.clusterset.local.", dns.TypeA, "NOERROR 10.9.0.2")
 	resolves("db-0.db.shop.svc.clusterset.local.", dns.TypeA, "NXDOMAIN")
 
-	// A pod that ended is nobody.
+	// A pod that ended is not a source.
 	pod.Status.PodIPs = nil
 	if err := owner.Status().Update(t.Context(), pod); err != nil {
 		t.Fatal(err)

@@ -201,7 +201,7 @@ func TestACopyIsEqual(t *testing.T) {
 		t.Errorf("left: %q, %v", names, err)
 	}
 
-	// Once more, as after a kill between the end and that somebody heard of it.
+	// Once more, as after a kill between the end and its report.
 	p.fromState, p.toState = t.TempDir(), t.TempDir()
 	receiver = begin(t.Context(), Receive, p.config(p.to, p.toState))
 	sender = begin(t.Context(), Send, p.config(p.from, p.fromState))
@@ -243,7 +243,7 @@ func TestACopyThatIsInterruptedGoesOn(t *testing.T) {
 				receiver = begin(t.Context(), Receive, p.config(p.to, p.toState))
 			}
 		}
-		// The receiver that is there now may be asked nothing more: what it wrote counts.
+		// The current receiver may get no more requests: what it wrote counts.
 		await(t, p.fromState, Verified)
 		if err := errors.Join(sender(), receiver()); err != nil {
 			t.Fatal(err)
@@ -371,8 +371,8 @@ func TestUncopyableEntriesAreReported(t *testing.T) {
 	}
 }
 
-// FuzzFill writes what a hostile sender may send. Whatever that is, nothing beside the volume changes,
-// and what the volume has can be read and copied again.
+// FuzzFill writes any archive of a hostile sender. Nothing outside of the volume changes, and the
+// volume can be read and copied again.
 func FuzzFill(f *testing.F) {
 	seed := f.TempDir()
 	planted(f, seed, rand.New(rand.NewPCG(9, 10)))
@@ -415,7 +415,7 @@ func FuzzFill(f *testing.F) {
 			return
 		}
 		if _, err := digest(t.Context(), volume, func(int64) {}); err != nil {
-			t.Errorf("what was written cannot be read: %v", err)
+			t.Errorf("the written volume cannot be read: %v", err)
 		}
 	})
 }

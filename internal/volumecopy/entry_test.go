@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// written is an archive of headers, each with as many bytes as it says, as tar writes it.
+// written returns a tar archive of headers, each with as many bytes as its size.
 func written(headers ...*tar.Header) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -33,7 +33,7 @@ func written(headers ...*tar.Header) []byte {
 
 var rootHeader = tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755}
 
-// hostile is what a sender may try.
+// hostile are archives of a hostile sender.
 func hostile() map[string][]byte {
 	root := func() *tar.Header { h := rootHeader; return &h }
 	file := func(name string) *tar.Header {
@@ -53,35 +53,35 @@ func hostile() map[string][]byte {
 		return h
 	}
 	return map[string][]byte{
-		"above":                               written(root(), file("../secret")),
-		"far above":                           written(root(), file("a/../../secret")),
-		"absolute":                            written(root(), file("/etc/passwd")),
-		"not plain":                           written(root(), file("a//b")),
-		"the root as a file":                  written(file(".")),
-		"no root":                             written(file("a")),
-		"through a link":                      written(root(), link("a", ".."), file("a/secret")),
-		"through a link that was a directory": written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}, link("a", ".."), file("a/secret")),
-		"a hard link above":                   written(root(), hard("a", "../secret")),
-		"a hard link through a link":          written(root(), link("a", "../secret"), hard("b", "a/c")),
-		"a hard link to what is not sent":     written(root(), hard("a", "b")),
-		"a hard link to a directory":          written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}, hard("b", "a")),
-		"the mark":                            written(root(), file(marker+"1/part")),
-		"the mark as a link":                  written(root(), link(marker+"1", "..")),
-		"what is the file system's":           written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: lost + "/", Mode: 0o755}),
-		"a device":                            written(root(), &tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}),
-		"twice":                               written(root(), file("a"), file("a")),
-		"without its directory":               written(root(), file("a/b")),
-		"a file that is not there":            written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a"}, recordHave, "1", recordSize, "4")),
-		"a label of the node":                 written(root(), records(file("a"), recordXattr+"security.selinux", "x")),
-		"parts beyond the end":                written(root(), records(file("a"), recordSize, "8", recordExtents, "6,4;")),
-		"parts that overlap":                  written(root(), records(file("a"), recordSize, "8", recordExtents, "0,2;1,2;")),
-		"parts of another size":               written(root(), records(file("a"), recordSize, "8", recordExtents, "0,8;")),
-		"parts that are no numbers":           written(root(), records(file("a"), recordSize, "8", recordExtents, "0,x;")),
-		"too many parts":                      written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: maxExtents + 1}, recordSize, "99999", recordExtents, strings.Repeat("0,1;", maxExtents+1))),
-		"a size beyond any":                   written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a"}, recordSize, "9223372036854775807", recordExtents, "")),
-		"nobody's":                            written(root(), &tar.Header{Typeflag: tar.TypeReg, Name: "a", Uid: 1<<32 - 1}),
-		"deep":                                written(root(), file(strings.Repeat("a/", maxDepth)+"a")),
-		"a long name":                         written(root(), file(strings.Repeat("a", maxName+1))),
+		"above":                                  written(root(), file("../secret")),
+		"far above":                              written(root(), file("a/../../secret")),
+		"absolute":                               written(root(), file("/etc/passwd")),
+		"not plain":                              written(root(), file("a//b")),
+		"the root as a file":                     written(file(".")),
+		"no root":                                written(file("a")),
+		"through a link":                         written(root(), link("a", ".."), file("a/secret")),
+		"through a link that was a directory":    written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}, link("a", ".."), file("a/secret")),
+		"a hard link above":                      written(root(), hard("a", "../secret")),
+		"a hard link through a link":             written(root(), link("a", "../secret"), hard("b", "a/c")),
+		"a hard link to a file that is not sent": written(root(), hard("a", "b")),
+		"a hard link to a directory":             written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}, hard("b", "a")),
+		"the mark":                               written(root(), file(marker+"1/part")),
+		"the mark as a link":                     written(root(), link(marker+"1", "..")),
+		"a directory of the file system":         written(root(), &tar.Header{Typeflag: tar.TypeDir, Name: lost + "/", Mode: 0o755}),
+		"a device":                               written(root(), &tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}),
+		"twice":                                  written(root(), file("a"), file("a")),
+		"without its directory":                  written(root(), file("a/b")),
+		"a file that is not there":               written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a"}, recordHave, "1", recordSize, "4")),
+		"a label of the node":                    written(root(), records(file("a"), recordXattr+"security.selinux", "x")),
+		"parts beyond the end":                   written(root(), records(file("a"), recordSize, "8", recordExtents, "6,4;")),
+		"parts that overlap":                     written(root(), records(file("a"), recordSize, "8", recordExtents, "0,2;1,2;")),
+		"parts of another size":                  written(root(), records(file("a"), recordSize, "8", recordExtents, "0,8;")),
+		"parts that are not numbers":             written(root(), records(file("a"), recordSize, "8", recordExtents, "0,x;")),
+		"too many parts":                         written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: maxExtents + 1}, recordSize, "99999", recordExtents, strings.Repeat("0,1;", maxExtents+1))),
+		"a size beyond any":                      written(root(), records(&tar.Header{Typeflag: tar.TypeReg, Name: "a"}, recordSize, "9223372036854775807", recordExtents, "")),
+		"nobody's":                               written(root(), &tar.Header{Typeflag: tar.TypeReg, Name: "a", Uid: 1<<32 - 1}),
+		"deep":                                   written(root(), file(strings.Repeat("a/", maxDepth)+"a")),
+		"a long name":                            written(root(), file(strings.Repeat("a", maxName+1))),
 	}
 }
 
@@ -170,8 +170,7 @@ func TestNoTwoEntriesHaveOneText(t *testing.T) {
 	}
 }
 
-// FuzzArchive reads what a sender may send. Each entry that is taken can be written, and is read as the
-// same.
+// FuzzArchive reads any archive. Each accepted entry can be written, and is read as the same.
 func FuzzArchive(f *testing.F) {
 	f.Add(written(&rootHeader, (&Entry{Path: "a", Kind: File, Size: 9, extents: []extent{{2, 3}}, Xattrs: map[string]string{"user.x": "y"}}).header()))
 	for _, bad := range hostile() {
@@ -198,7 +197,7 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
-// FuzzMessage reads what the other side may say.
+// FuzzMessage reads any message of the other side.
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"do":"copy"}` + "\n"))
 	f.Add([]byte(`{"keys":-1}` + "\n"))

@@ -74,7 +74,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		"beyond the contract":                    {bytes: 10*gi + 1, refused: "grants 10Gi"},
 		"beyond it with others":                  {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi)}, refused: "other volumes have 6Gi"},
 		"beside those of other contracts":        {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, func(c *corev1.PersistentVolumeClaim) { c.Labels[api.LabelContract], c.Annotations = "d", nil })}, want: stepCreate},
-		"beside what is kept":                    {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, kept)}, want: stepCreate},
+		"beside a kept volume":                   {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, kept)}, want: stepCreate},
 		"a class that is not granted":            {bytes: 1, class: "slow", refused: "no storage of class slow", final: true},
 		"a contract that ends":                   {share: closing, bytes: 1, refused: "is ending", final: true},
 		"too many of a contract":                 {bytes: 1, all: many(maxPerContract), refused: "at most 256 volumes"},
@@ -84,7 +84,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		"the same again by a contract that ends": {share: closing, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
 		"less than it has":                       {bytes: gi, have: claim("v", 2*gi, bound(2*gi)), want: stepHold},
 		"what was kept":                          {bytes: gi, have: claim("v", gi, bound(gi), kept), want: stepHold},
-		"what was kept and no longer fits":       {bytes: gi, have: claim("v", 11*gi, bound(11*gi), kept), refused: "asks for 11Gi"},
+		"a kept volume that no longer fits":      {bytes: gi, have: claim("v", 11*gi, bound(11*gi), kept), refused: "asks for 11Gi"},
 		"another class":                          {bytes: gi, class: "slow", have: claim("v", gi), refused: "never changes", final: true},
 		"more":                                   {bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, want: stepGrow},
 		"more, of itself counted once":           {bytes: 10 * gi, have: claim("v", 9*gi, bound(9*gi)), expands: true, want: stepGrow},
@@ -126,7 +126,7 @@ func TestClaimsAreValidated(t *testing.T) {
 		change func(*peering.ClaimObject)
 		name   string
 		raw    string
-		// says is part of the refusal; "" is that there is none.
+		// says is part of the refusal; "" means no refusal.
 		says string
 	}{
 		"good":                {},

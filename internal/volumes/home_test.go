@@ -24,7 +24,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// provider is what home asked of the provider of a contract.
+// provider records home's requests to the provider of a contract.
 type provider struct {
 	mu        sync.Mutex
 	contracts []Contract
@@ -121,7 +121,7 @@ func (s *site) reconcile(t *testing.T) {
 	}
 }
 
-// volume returns the volume at home, nil if there is none.
+// volume returns the volume at home, or nil.
 func (s *site) volume(t *testing.T) *corev1.PersistentVolume {
 	t.Helper()
 	pv := &corev1.PersistentVolume{}
@@ -135,7 +135,7 @@ func (s *site) volume(t *testing.T) *corev1.PersistentVolume {
 	return pv
 }
 
-// answer is what the provider says of what it was asked for last.
+// answer acknowledges the last request to the provider.
 func (s *site) answer(refusal *peering.Refusal) {
 	s.provider.mu.Lock()
 	o, ok := s.provider.wanted["u1"]
@@ -202,8 +202,8 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 		"one of two": {claim: asks("entente", "office.entente.dev"), grants: corev1.ResourceList{
 			corev1.ResourceName(peering.StorageResource("a")): resource.MustParse("1Gi"), corev1.ResourceName(peering.StorageResource("b")): resource.MustParse("1Gi"),
 		}, words: "a, b; use a storage class", back: true},
-		"refused for good":   {claim: asks("entente", "office.entente.dev"), refusal: &peering.Refusal{Message: "never so"}, words: "never so", back: true},
-		"refused for a time": {claim: asks("entente", "office.entente.dev"), refusal: &peering.Refusal{Message: "too much", Retryable: true}, words: "too much"},
+		"refused permanently": {claim: asks("entente", "office.entente.dev"), refusal: &peering.Refusal{Message: "never so"}, words: "never so", back: true},
+		"refused for a time":  {claim: asks("entente", "office.entente.dev"), refusal: &peering.Refusal{Message: "too much", Retryable: true}, words: "too much"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, tc.claim)
@@ -215,7 +215,7 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 				s.answer(tc.refusal)
 				s.reconcile(t)
 			}
-			// What refused it may keep nothing of it.
+			// The provider that refused it must keep none of it.
 			if next, err := s.reconcileClaim(t.Context(), reconcileRequest()); err != nil || !tc.back && next.RequeueAfter == 0 {
 				t.Errorf("it is asked for again %+v, %v", next, err)
 			}
@@ -337,7 +337,7 @@ func TestOnlyAnOrderDeletesAVolume(t *testing.T) {
 			tc.do(t, s)
 			s.reconcile(t)
 			if s.provider.unwanted["u1"] != tc.goes {
-				t.Fatalf("the provider was told to delete it: %t", s.provider.unwanted["u1"])
+				t.Fatalf("the provider was asked to delete it: %t", s.provider.unwanted["u1"])
 			}
 			if !tc.goes {
 				return

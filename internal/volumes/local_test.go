@@ -35,7 +35,7 @@ func (s *site) standIn(t *testing.T) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// provisionHome does what home's provisioner and Kubernetes do for the claim that stands in.
+// provisionHome does what home's provisioner and Kubernetes do for the stand-in claim.
 func (s *site) provisionHome(t *testing.T) {
 	t.Helper()
 	c := s.standIn(t)
@@ -70,7 +70,7 @@ func TestAPodAtHomeGetsAVolumeOfHome(t *testing.T) {
 	s.reconcile(t)
 	in := s.standIn(t)
 	if in == nil || *in.Spec.StorageClassName != "local" || in.Annotations[annotationNode] != "home" || in.Spec.Resources.Requests.Storage().String() != "1Gi" {
-		t.Fatalf("the claim that stands in is %+v; events %s", in, s.recorded())
+		t.Fatalf("the stand-in claim is %+v; events %s", in, s.recorded())
 	}
 	s.provisionHome(t)
 	for range 4 {
@@ -107,7 +107,7 @@ func TestAVolumeOnItsWayToAClaimThatIsGoneGoesItsOwnWay(t *testing.T) {
 			want = corev1.PersistentVolumeReclaimRetain
 		}
 		if pv := s.local(t); pv.Spec.PersistentVolumeReclaimPolicy != want || s.standIn(t) != nil {
-			t.Errorf("after %d steps: policy %s, the claim that stands in %v", steps, pv.Spec.PersistentVolumeReclaimPolicy, s.standIn(t))
+			t.Errorf("after %d steps: policy %s, the stand-in claim %v", steps, pv.Spec.PersistentVolumeReclaimPolicy, s.standIn(t))
 		}
 	}
 }
@@ -145,17 +145,17 @@ func TestEachStepOfHandingAVolumeOver(t *testing.T) {
 		is   handed
 		want localStep
 	}{
-		"nothing yet":                 {handed{}, localMake},
-		"not bound":                   {handed{standIn: claim()}, localWait},
-		"bound, its volume not seen":  {handed{standIn: claim(bound)}, localWait},
-		"bound":                       {handed{claim(bound), volume("", "", drop)}, localRetain},
-		"held":                        {handed{claim(bound), volume("u1", "", keep)}, localRelease},
-		"held, the claim going":       {handed{claim(bound, going), volume("u1", "", keep)}, localWait},
-		"held, the claim gone":        {handed{nil, volume("u1", "", keep)}, localBind},
-		"given":                       {handed{nil, volume("u1", "u1", keep)}, localWait},
-		"given, with policy Delete":   {handed{nil, volume("u1", "u1", drop)}, localWait},
-		"the claim going, not held":   {handed{claim(going), nil}, localWait},
-		"held, but to be deleted now": {handed{nil, volume("u1", "", drop)}, localMake},
+		"nothing yet":                           {handed{}, localMake},
+		"not bound":                             {handed{standIn: claim()}, localWait},
+		"bound, its volume not seen":            {handed{standIn: claim(bound)}, localWait},
+		"bound":                                 {handed{claim(bound), volume("", "", drop)}, localRetain},
+		"held":                                  {handed{claim(bound), volume("u1", "", keep)}, localRelease},
+		"retained, the claim being deleted":     {handed{claim(bound, going), volume("u1", "", keep)}, localWait},
+		"retained, the claim gone":              {handed{nil, volume("u1", "", keep)}, localBind},
+		"given":                                 {handed{nil, volume("u1", "u1", keep)}, localWait},
+		"bound, with policy Delete":             {handed{nil, volume("u1", "u1", drop)}, localWait},
+		"the claim being deleted, not retained": {handed{claim(going), nil}, localWait},
+		"retained, but with policy Delete by now": {handed{nil, volume("u1", "", drop)}, localMake},
 	} {
 		if got := nextLocal(tc.is); got != tc.want {
 			t.Errorf("%s: step %d, want %d", name, got, tc.want)

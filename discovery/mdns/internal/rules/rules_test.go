@@ -125,31 +125,31 @@ func TestEachViolationIsSeen(t *testing.T) {
 		rule  string
 		spoil func([]step) []step
 	}{
-		"two probes":             {"8.1 probe", func(l []step) []step { return l[1:] }},
-		"probes too soon":        {"8.1 probe", func(l []step) []step { l[1].at = 200 * ms; return l }},
-		"announced too soon":     {"8.1 probe", func(l []step) []step { l[3].at = 600 * ms; return l }},
-		"a probe of nothing":     {"8.1 probe", func(l []step) []step { l[0].propose = l[0].propose[:1]; return l }},
-		"a probe for one type":   {"8.1 probe", func(l []step) []step { l[0].ask[0] = "a._x._tcp.local. SRV"; return l }},
-		"announced once":         {"8.3 announcement", func(l []step) []step { return slices.Delete(l, 4, 5) }},
-		"announced again late":   {"8.3 announcement", func(l []step) []step { l[4].at = 2500 * ms; return l }},
-		"announced again soon":   {"6 repeated", func(l []step) []step { l[4].at = 1500 * ms; return l }},
-		"another IP TTL":         {"11 TTL", func(l []step) []step { l[0].ttl = 1; return l }},
-		"an ID":                  {"18 header", func(l []step) []step { l[3].id = 4; return l }},
-		"a question in a reply":  {"18 header", func(l []step) []step { l[3].ask = l[5].ask; return l }},
-		"a shared one flushes":   {"10.2 cache-flush", func(l []step) []step { l[3].answer[1] = "!" + ptr; return l }},
-		"a unique one does not":  {"10.2 cache-flush", func(l []step) []step { l[3].answer[0] = srv[1:]; return l }},
-		"cache-flush in a query": {"10.2 cache-flush", func(l []step) []step { l[0].propose[0] = srv; return l }},
-		"an odd TTL":             {"10 TTL", func(l []step) []step { l[3].answer[1] = strings.Replace(ptr, "4500", "60", 1); return l }},
+		"two probes":              {"8.1 probe", func(l []step) []step { return l[1:] }},
+		"probes too soon":         {"8.1 probe", func(l []step) []step { l[1].at = 200 * ms; return l }},
+		"announced too soon":      {"8.1 probe", func(l []step) []step { l[3].at = 600 * ms; return l }},
+		"a probe without records": {"8.1 probe", func(l []step) []step { l[0].propose = l[0].propose[:1]; return l }},
+		"a probe for one type":    {"8.1 probe", func(l []step) []step { l[0].ask[0] = "a._x._tcp.local. SRV"; return l }},
+		"announced once":          {"8.3 announcement", func(l []step) []step { return slices.Delete(l, 4, 5) }},
+		"announced again late":    {"8.3 announcement", func(l []step) []step { l[4].at = 2500 * ms; return l }},
+		"announced again soon":    {"6 repeated", func(l []step) []step { l[4].at = 1500 * ms; return l }},
+		"another IP TTL":          {"11 TTL", func(l []step) []step { l[0].ttl = 1; return l }},
+		"an ID":                   {"18 header", func(l []step) []step { l[3].id = 4; return l }},
+		"a question in a reply":   {"18 header", func(l []step) []step { l[3].ask = l[5].ask; return l }},
+		"a shared one flushes":    {"10.2 cache-flush", func(l []step) []step { l[3].answer[1] = "!" + ptr; return l }},
+		"a unique one does not":   {"10.2 cache-flush", func(l []step) []step { l[3].answer[0] = srv[1:]; return l }},
+		"cache-flush in a query":  {"10.2 cache-flush", func(l []step) []step { l[0].propose[0] = srv; return l }},
+		"an odd TTL":              {"10 TTL", func(l []step) []step { l[3].answer[1] = strings.Replace(ptr, "4500", "60", 1); return l }},
 		"from another port": {"6 port", func(l []step) []step {
 			l[3].from = netip.AddrPortFrom(us.Addr(), 4000)
 			return l
 		}},
-		"an answer to those who know it": {"7.1 known answers", func(l []step) []step {
+		"an answer to a host that knows it": {"7.1 known answers", func(l []step) []step {
 			i := at(l, 23*time.Second)
 			return slices.Insert(l, i+1, step{at: 23100 * ms, from: us, response: true, answer: []string{ptr}})
 		}},
-		"a question without what is known": {"7.1 known answers", func(l []step) []step { l[at(l, 23*time.Second)].answer = nil; return l }},
-		"an answer that nobody asked for": {"6 unasked", func(l []step) []step {
+		"a question without known answers": {"7.1 known answers", func(l []step) []step { l[at(l, 23*time.Second)].answer = nil; return l }},
+		"an answer without a question": {"6 unasked", func(l []step) []step {
 			return slices.Insert(l, at(l, 20*time.Second), step{at: 15 * time.Second, from: us, response: true, answer: []string{ptr}})
 		}},
 		"a shared answer at once": {"6 shared", func(l []step) []step { l[at(l, 20050*ms)].at = 20001 * ms; return l }},
@@ -157,16 +157,16 @@ func TestEachViolationIsSeen(t *testing.T) {
 			l[at(l, 23*time.Second)].at = 20900 * ms
 			return l
 		}},
-		"a simple resolver with a long TTL":  {"6.7 simple", func(l []step) []step { l[9].answer = []string{srv[1:]}; return l }},
-		"a simple resolver with flush":       {"6.7 simple", func(l []step) []step { l[9].answer[0] = "!" + l[9].answer[0]; return l }},
-		"a simple resolver with no question": {"6.7 simple", func(l []step) []step { l[9].ask = nil; return l }},
-		"a simple resolver's ID":             {"5.4 unicast", func(l []step) []step { l[9].id = 8; return l }},
-		"unicast that nobody wanted": {"5.4 unicast", func(l []step) []step {
+		"a simple resolver with a long TTL":                   {"6.7 simple", func(l []step) []step { l[9].answer = []string{srv[1:]}; return l }},
+		"a simple resolver with flush":                        {"6.7 simple", func(l []step) []step { l[9].answer[0] = "!" + l[9].answer[0]; return l }},
+		"an answer to a simple resolver without its question": {"6.7 simple", func(l []step) []step { l[9].ask = nil; return l }},
+		"a simple resolver's ID":                              {"5.4 unicast", func(l []step) []step { l[9].id = 8; return l }},
+		"a unicast answer without a request": {"5.4 unicast", func(l []step) []step {
 			i := at(l, 20050*ms)
 			l[i].to = them
 			return l
 		}},
-		"a name that was given up": {"8.1 probe", func(l []step) []step {
+		"a name after its goodbye": {"8.1 probe", func(l []step) []step {
 			return append(l, step{at: 26 * time.Second, from: us, response: true, answer: []string{srv}})
 		}},
 		"large packets": {"17 size", func(l []step) []step {
