@@ -67,7 +67,7 @@ func (r *rig) echoes(ns string, to netip.Addr) *echoes {
 					return nil
 				case <-tick.C:
 				}
-				b := make([]byte, 65) // what is longer is sent back as it is
+				b := make([]byte, 65) // a longer datagram is sent back unchanged
 				e.mu.Lock()
 				binary.BigEndian.PutUint32(b, uint32(len(e.sent)))
 				e.sent, e.got = append(e.sent, time.Now()), append(e.got, false)

@@ -44,7 +44,7 @@ func (c *control) exchange(do func(*wgctrl.Client) error) error {
 	select {
 	case c.busy <- struct{}{}:
 	default:
-		return errors.New("the tunnel process still owes an answer: restart container wireguard of this pod")
+		return errors.New("the tunnel process has not answered the last request: restart container wireguard of this pod")
 	}
 	done := make(chan error, 1)
 	client, err := wgctrl.New()

@@ -379,7 +379,7 @@ func TestBetterWaysAreTriedSeldomAndInQuietMoments(t *testing.T) {
 			}
 		})
 	}
-	// Whatever a peer says, and whatever it announces, the pause is kept.
+	// For any trials and announcements of a peer the pause is kept.
 	rapid.Check(t, func(rt *rapid.T) {
 		var b better
 		now, last := began, time.Time{}

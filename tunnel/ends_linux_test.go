@@ -160,7 +160,7 @@ func (r *endsRig) breakEnds() {
 			}
 		}},
 		{"large packets of pods are lost on the worker", probe.EndLargeLost, worker.name, func() func() {
-			// Those of probes inside the tunnel pass, or the routes would be adapted to what passes.
+			// Those of probes inside the tunnel pass, or the routes would be adapted to the path MTU.
 			return drop(worker, fromTunnel, "iifname "+worker.device+" meta nfproto ipv4 meta length > 1300")
 		}},
 	} {

@@ -16,7 +16,7 @@ import (
 // outage is what takes a gateway away, and gives it back.
 type outage struct {
 	what       string
-	limit      time.Duration // of what is aimed at
+	limit      time.Duration // the aim
 	harm, heal func(n *rigNode)
 }
 

@@ -153,7 +153,7 @@ func (r *rig) watched(where string, number int, nodes []*rigNode) (sum int) {
 	return sum
 }
 
-// dropped is what the rules of fabrics have dropped from and to peers, by reason.
+// dropped counts the packets that the rules of fabrics have dropped from and to peers, by reason.
 func (r *rig) dropped(nodes []*rigNode, peers []plan.Peer) map[firewall.Drop]uint64 {
 	r.t.Helper()
 	sum := map[firewall.Drop]uint64{}

@@ -70,7 +70,7 @@ func TestAGatewayThatStopsHandsOver(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	lost, gap := e.since(began)
 	t.Logf("%d packets of %v lost, none passed for %v", lost, time.Since(began).Round(time.Second), gap.Round(time.Millisecond))
-	// Nodes do not change gateways in the same instant, and accept what comes from the one in use.
+	// Nodes do not change gateways in the same instant, and accept packets from the one in use.
 	if lost > 20 || gap > 300*time.Millisecond {
 		t.Errorf("%d packets were lost, and none passed for %v", lost, gap)
 	}

@@ -232,7 +232,7 @@ func TestTunnelsOverIPv6(t *testing.T) {
 }
 
 // The tunnel's own addresses are IPv6. Where a node has none, traffic flows all
-// the same, and the status says what is missing.
+// the same, and the status reports what is missing.
 func TestNodesWithoutIPv6(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -36,7 +36,7 @@ func (r *rig) echo(ns, network string, to netip.Addr, size int) error {
 			_, err := c.Write(sent)
 			failed <- err
 		}()
-		var line [1]byte // the server says first whom it sees
+		var line [1]byte // the server first sends the address that it sees
 		for line[0] != '\n' && err == nil {
 			_, err = io.ReadFull(c, line[:])
 		}
@@ -63,7 +63,7 @@ func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
 	a, b, c := r.node("a", 1, "11"), r.node("b", 1, "12"), r.node("c", 1, "13")
 	const aliasOfA, aliasOfB, aliasOfC = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
 	narrow := func(mtu int) {
-		// A port of a bridge drops what is larger than its own MTU. Packets must be cut
+		// A port of a bridge drops packets larger than its own MTU. Packets must be cut
 		// before they reach it.
 		r.in("inet", fmt.Sprintf("ip link set e%s mtu %d", b.name, mtu))
 		for _, n := range []*rigNode{a, b} {

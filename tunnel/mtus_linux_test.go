@@ -32,7 +32,7 @@ func (h hop) String() string {
 	return fmt.Sprintf("%d bytes over IPv%s, ICMP %s", h.mtu, map[bool]string{false: "4", true: "6"}[h.six], map[bool]string{false: "passes", true: "is dropped"}[h.silent])
 }
 
-// overhead is what the outer headers and WireGuard's take.
+// overhead is the size of the outer headers and WireGuard's.
 func (h hop) overhead() int {
 	if h.six {
 		return 80
@@ -127,7 +127,7 @@ func (r *rig) bulk(ns string, to netip.Addr, size int) (stall time.Duration, err
 				}
 			}
 		})
-		var line [1]byte // the server says first whom it sees
+		var line [1]byte // the server first sends the address that it sees
 		for line[0] != '\n' {
 			if _, err := io.ReadFull(c, line[:]); err != nil {
 				return err
@@ -218,7 +218,7 @@ func passes(t *testing.T, h hop, size int) {
 	for _, n := range []*rigNode{a, b} {
 		took := r.eventually("the size that passes from "+n.name, func() error {
 			for _, p := range n.fabric.seen().Peers {
-				// Where the network says what fits, 80 bytes are taken off either way; the
+				// Where the network reports its MTU, 80 bytes are taken off either way; the
 				// search goes in steps of 16.
 				if p.MTU > largest || p.MTU < min(largest, n.fabric.seen().MTU)-20-16 {
 					return fmt.Errorf("%d bytes of %d: %+v", p.MTU, largest, p)

@@ -21,7 +21,7 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 	for name, test := range map[string]struct {
 		at   netip.AddrPort // where the peer is
 		lost bool
-		// speaks says that something comes from the peer.
+		// speaks says that the peer sends packets.
 		speaks bool
 		// tried says that it is sought where it was known to be, and where it was last, until then.
 		tried  bool

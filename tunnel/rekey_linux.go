@@ -206,7 +206,7 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 	notify.Pause(ctx, time.Until(at))
 	if time.Since(at) > rekeyLate {
 		f.prober.CallOff(tag)
-		return nil, errors.New("this node is too busy to do it in time")
+		return nil, errors.New("this node is too busy to replace its key in time")
 	}
 	next := wgtypes.Key(f.rekey.next)
 	return nil, f.control.configure(wgtypes.Config{PrivateKey: &next})

@@ -15,7 +15,7 @@ import (
 )
 
 // pings sends a datagram each pingEvery from a namespace to a server, which sends each back, until
-// it is stopped, and then says how many were sent and how many did not come back.
+// it is stopped, and then returns how many were sent and how many did not come back.
 func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (sent, lost int64)) {
 	var out, back atomic.Int64
 	began := time.Now()
@@ -49,7 +49,7 @@ func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (s
 			}()
 			const burst = 20
 			due := int64(0)
-			b := make([]byte, 65) // what is longer than 64 is sent back as it is
+			b := make([]byte, 65) // a datagram longer than 64 is sent back unchanged
 			for ; ; time.Sleep(500 * time.Microsecond) {
 				select {
 				case <-ended:
@@ -157,7 +157,7 @@ func (r *keyRig) announce() {
 	}
 }
 
-// rotate makes a node replace its key, as its cluster and the peer do: what it says is announced
+// rotate makes a node replace its key, as its cluster and the peer do: its status is announced
 // to all others.
 func (r *keyRig) rotate(n *rigNode) {
 	r.t.Helper()

@@ -47,7 +47,7 @@ func (r *rig) flow(ns string, to netip.Addr) *flow {
 			}
 			defer c.Close()
 			in := bufio.NewReader(c)
-			if _, err := in.ReadString('\n'); err != nil { // whom the server sees
+			if _, err := in.ReadString('\n'); err != nil { // the address that the server sees
 				return err
 			}
 			for {
@@ -78,7 +78,7 @@ func (r *rig) flow(ns string, to netip.Addr) *flow {
 	return f
 }
 
-// crossed says whether something has crossed the connection since then.
+// crossed reports whether a packet has crossed the connection since then.
 func (f *flow) crossed(then time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (tunnelFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 // TestFabricRepairsItself does one harm after the other to a node that is its cluster's only
 // gateway, under packets from a pod to another one each 10 ms and on one TCP connection that lives
 // through all of them. Only a fabric that starts gets input. No packet of a pod is
-// seen between the clusters meanwhile. ENTENTE_ROUNDS says how often.
+// seen between the clusters meanwhile. ENTENTE_ROUNDS sets how often.
 func TestFabricRepairsItself(t *testing.T) {
 	t.Parallel()
 	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ENTENTE_ROUNDS"), "1"))

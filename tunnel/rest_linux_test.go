@@ -79,7 +79,7 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// mirrored counts the bytes that peers are said to have sent.
+// mirrored counts the bytes that the peers would have sent.
 var mirrored atomic.Int64
 
 // mirrorControl answers requests of the control socket as a device does that all peers answer.
@@ -117,7 +117,7 @@ func mirrorControl(c net.Conn, held *device.Device) {
 	}
 }
 
-// mirrorProbe makes a probe the answer to it, and says whether it was one.
+// mirrorProbe makes a probe the answer to it, and reports whether it was one.
 func mirrorProbe(packet []byte) bool {
 	addresses, length, udp := 8, 16, 40
 	if len(packet) > 0 && packet[0]>>4 == 4 {
@@ -195,7 +195,7 @@ echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/for
 	return n, d
 }
 
-// allUp says whether all paths are up, of so many, and whether something is known of all peers end to end.
+// allUp reports whether all of some paths are up, and whether all peers have an end-to-end state.
 func (n *rigNode) allUp(paths int) error {
 	s := n.fabric.seen()
 	up, unknown := 0, 0

@@ -68,7 +68,7 @@ func runRole(role string) {
 }
 
 // roleFabric takes gob-encoded Desired values on standard input and writes its
-// status as JSON lines: each 200 ms, or as often as is said.
+// status as JSON lines: each 200 ms, or as often as is set.
 func roleFabric(ctx context.Context, log *slog.Logger) error {
 	every, err := time.ParseDuration(cmp.Or(os.Getenv("TUNNEL_TEST_REPORTS"), "200ms"))
 	if err != nil {

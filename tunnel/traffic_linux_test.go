@@ -26,7 +26,7 @@ import (
 
 const trafficPort = 8090
 
-// trafficKind says what is measured.
+// trafficKind is the kind of a measurement.
 type trafficKind string
 
 const (
@@ -76,14 +76,14 @@ func (r trafficResult) quantile(q float64) time.Duration {
 	return r.Trips[min(len(r.Trips)-1, int(q*float64(len(r.Trips))))]
 }
 
-// What a client says first on a connection.
+// The first byte of a client on a connection.
 const (
-	saySink  = 's' // counts what comes until the end, and says how much
-	sayEcho  = 'e' // sends back what comes
-	sayCount = 'c' // says how many packets have come over UDP since it was asked last
+	wantSink  = 's' // counts the bytes until the end, and returns the count
+	wantEcho  = 'e' // sends all back
+	wantCount = 'c' // returns how many packets have come over UDP since the last request
 )
 
-// roleTrafficServer answers those who measure.
+// roleTrafficServer answers the clients of measurements.
 func roleTrafficServer(ctx context.Context) error {
 	var lc net.ListenConfig
 	at := fmt.Sprintf(":%d", trafficPort)
@@ -146,17 +146,17 @@ func serveTraffic(fd int, packets *atomic.Int64) error {
 		}
 		total += int64(n)
 		switch said {
-		case sayEcho:
+		case wantEcho:
 			if err := writeAll(fd, buf[:n]); err != nil {
 				return err
 			}
-		case sayCount:
+		case wantCount:
 			if err := writeAll(fd, binary.BigEndian.AppendUint64(nil, uint64(packets.Swap(0)))); err != nil {
 				return err
 			}
 		}
 	}
-	if said == saySink {
+	if said == wantSink {
 		return writeAll(fd, binary.BigEndian.AppendUint64(nil, uint64(total)))
 	}
 	return nil
@@ -187,7 +187,7 @@ func roleTrafficClient() error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// dial connects with a socket that blocks, and says what is wanted.
+// dial connects with a socket that blocks, and sends the kind of the measurement.
 func (l traffic) dial(say ...byte) (fd int, err error) {
 	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: trafficPort})
 	if l.To.Is4() {
@@ -298,7 +298,7 @@ func (l traffic) each(do func() (trafficResult, error)) (trafficResult, error) {
 
 func (l traffic) stream() (trafficResult, error) {
 	return l.each(func() (trafficResult, error) {
-		fd, err := l.dial(saySink)
+		fd, err := l.dial(wantSink)
 		if err != nil {
 			return trafficResult{}, err
 		}
@@ -322,7 +322,7 @@ func (l traffic) stream() (trafficResult, error) {
 
 func (l traffic) roundTrips() (trafficResult, error) {
 	return l.each(func() (trafficResult, error) {
-		fd, err := l.dial(sayEcho)
+		fd, err := l.dial(wantEcho)
 		if err != nil {
 			return trafficResult{}, err
 		}
@@ -349,7 +349,7 @@ func (l traffic) roundTrips() (trafficResult, error) {
 func (l traffic) connections() (trafficResult, error) {
 	return l.each(func() (trafficResult, error) {
 		var r trafficResult
-		request, answer := append([]byte{sayEcho}, make([]byte, l.Size)...), make([]byte, l.Size)
+		request, answer := append([]byte{wantEcho}, make([]byte, l.Size)...), make([]byte, l.Size)
 		for end := time.Now().Add(l.For); time.Now().Before(end); r.Count++ {
 			fd, err := l.dial(request...)
 			if err != nil {
@@ -365,7 +365,7 @@ func (l traffic) connections() (trafficResult, error) {
 }
 
 func (l traffic) packets() (trafficResult, error) {
-	control, err := l.dial(sayCount)
+	control, err := l.dial(wantCount)
 	if err != nil {
 		return trafficResult{}, err
 	}
@@ -378,7 +378,7 @@ func (l traffic) packets() (trafficResult, error) {
 		err := readFull(control, n[:])
 		return int64(binary.BigEndian.Uint64(n[:])), err
 	}
-	if _, err := arrived(); err != nil { // what came before
+	if _, err := arrived(); err != nil { // what arrived before
 		return trafficResult{}, err
 	}
 	c, err := net.Dial("udp", netip.AddrPortFrom(l.To, trafficPort).String())

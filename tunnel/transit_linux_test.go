@@ -24,7 +24,7 @@ func (e end) seen() []netip.Addr {
 	return []netip.Addr{remap(e.r.t, e.podAddr, e.four), six}
 }
 
-// knows is what the cluster in between wants of an end, from which the pod of another reaches ports.
+// knows is the desired peer of the cluster in between for an end, where the pod of another reaches ports.
 func (e end) knows(third *end, ports ...uint16) plan.Peer {
 	q := peering(e.rigNode, "10.243.0.0/16", e.four)
 	q.Remote = append(q.Remote, plan.Mapping{Real: prefix("fd77:1::/64"), Alias: prefix(e.six)})

@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 	single := Allocation{Blocks: []Block{{Alias: pfx("198.19.0.4/30"), Slots: []Slot{slot("10.200.0.9"), {}, {}, {}}}}}
 	for name, tc := range map[string]struct {
 		in       Input
-		prefixes string // what is known as what
+		prefixes string // the aliases of prefixes
 		known    map[string]string
 		split    string
 		unnamed  int
@@ -248,7 +248,7 @@ func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 	}
 }
 
-// Those who take all that they can get leave each of the others its share.
+// Peers that take all that they can get leave each of the others its share.
 func TestPeersCannotTakeTheSharesOfOthers(t *testing.T) {
 	t.Parallel()
 	c := &clusters{given: make([]Allocation, 256), now: time.Unix(1_800_000_000, 0)}

@@ -201,7 +201,7 @@ func TestDatagramsPassBothWays(t *testing.T) {
 	}
 }
 
-// While a better way is tried what comes by this one waits, and is not lost.
+// While a better way is tried datagrams by this one wait, and are not lost.
 func TestDelayedDatagramsArriveLaterInTheirOrder(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(0, 100)

@@ -162,7 +162,7 @@ func (h *Hub) serve(ctx context.Context, conn net.Conn, from netip.Addr, proven 
 	own, l := tagOf(r.gateway), &link{conn: conn, queue: newQueue()}
 	h.add(linkID{r.peer, own}, l)
 	defer h.remove(linkID{r.peer, own}, l)
-	h.cfg.Log.Info("carries datagrams", "peer", r.peer, "gateway", fmt.Sprintf("%x", own))
+	h.cfg.Log.Info("carrying datagrams", "peer", r.peer, "gateway", fmt.Sprintf("%x", own))
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	defer cancel()

@@ -142,7 +142,7 @@ func FuzzALinkNeedsTheKey(f *testing.F) {
 	})
 }
 
-// readConn is what the other side of a link says.
+// readConn is a link with fixed input.
 type readConn struct {
 	net.Conn
 	in io.Reader

@@ -47,7 +47,7 @@ func (r inside) Run(ctx context.Context) error {
 }
 
 // TestNodesFindEachOtherOnARealLAN: two clusters' nodes on one link publish themselves
-// and find each other, and who goes is gone.
+// and find each other, and those that go are gone.
 func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("root makes network namespaces")

@@ -419,8 +419,8 @@ func TestANodeReportsWhyItFindsNothing(t *testing.T) {
 	})
 }
 
-// Whatever a LAN says, a report is small, has each cluster once for each interface, and
-// who is known is not driven out.
+// For any announcements on a LAN a report is small, has each cluster once for each interface, and
+// known clusters are not driven out.
 func TestFoundOnLANSharesTheRoom(t *testing.T) {
 	t.Parallel()
 	text := func(list []v1alpha1.FoundCluster) string {
@@ -518,7 +518,7 @@ func TestKnownEndpointsAreNotEvicted(t *testing.T) {
 }
 
 // A machine that announces a cluster's ID from a few addresses, before that cluster does and under as
-// many names as there are places, does not drive out where it says that it is itself.
+// many names as there are places, does not drive out the address that it announces itself.
 func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 	t.Parallel()
 	from := func(f discovery.Found, name string, list ...string) discovery.Found {
@@ -531,7 +531,7 @@ func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 	const itself = "192.0.2.200:7443"
 	for name, tt := range map[string]struct {
 		sources, instances int
-		// also is who says the cluster's own words, too.
+		// also are the senders that repeat the cluster's own announcements.
 		also []string
 	}{
 		"eight from one address":       {sources: 1, instances: 8},

@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// A status has room for so much, and says how much it leaves out.
+// A status has limited room, and reports how much it leaves out.
 func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
 	var s tunnel.Status

@@ -91,12 +91,12 @@ func (c *certificateFile) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	chain, key := filepath.Join(c.directory, corev1.TLSCertKey), filepath.Join(c.directory, corev1.TLSPrivateKeyKey)
 	info, err := os.Stat(chain)
 	if err != nil {
-		return nil, fmt.Errorf("certificate for readers of metrics, which the agent makes: %w", err)
+		return nil, fmt.Errorf("read the certificate for metrics, which the agent makes: %w", err)
 	}
 	if c.pair == nil || !info.ModTime().Equal(c.modified) {
 		pair, err := tls.LoadX509KeyPair(chain, key)
 		if err != nil {
-			return nil, fmt.Errorf("certificate for readers of metrics: %w", err)
+			return nil, fmt.Errorf("parse the certificate for metrics: %w", err)
 		}
 		c.pair, c.modified = &pair, info.ModTime()
 	}

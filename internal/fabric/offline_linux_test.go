@@ -104,7 +104,7 @@ func (n *offlineNode) start(role string, log **processLog) *exec.Cmd {
 	return cmd
 }
 
-// processLog is what a process wrote, which is read while it runs.
+// processLog is the output of a process, which is read while it runs.
 type processLog struct {
 	mu   sync.Mutex
 	text []byte
@@ -202,7 +202,7 @@ func (n *offlineNode) write(other *offlineNode, confirmed time.Time, edit func(*
 }
 
 // TestTwoNodesThatNoAPIServerAnswers starts the processes of two nodes, kills them with their
-// devices, and starts them again. All that they have is what they kept.
+// devices, and starts them again. All that they have is their saved state.
 func TestTwoNodesThatNoAPIServerAnswers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("root makes network namespaces")

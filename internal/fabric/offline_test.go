@@ -23,8 +23,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// A fabric that starts while its API server is away does what it kept. Once that answers its word
-// counts: what was removed meanwhile is cut, and nothing is kept of it.
+// A fabric that starts while its API server is away uses its saved plan. Once that answers its objects
+// count: tunnels that were removed meanwhile end, and are no longer saved.
 func TestSavedStateCountsUntilTheAPIServerAnswers(t *testing.T) {
 	t.Parallel()
 	own := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}

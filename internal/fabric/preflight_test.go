@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// reports is a fabric that says one thing.
+// reports is a fabric with a fixed status.
 type reports struct{ status tunnel.Status }
 
 func (*reports) Set(plan.Desired)         {}
@@ -90,7 +90,7 @@ func TestANodeReportsItsFindings(t *testing.T) {
 	})
 }
 
-// Other nodes drop what a peer's tunnel brings from addresses that are not a node's pods: a fabric
+// Other nodes drop packets in tunnels from addresses that are not those of a node's pods: a fabric
 // that begins again keeps what the one before it learned until it has read the routes itself.
 func TestPodCIDRsAreKeptUntilTheFabricHasReadTheRoutes(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func ownerOf(token, node string) (owner, error) {
 	k := claims.Kubernetes
 	switch {
 	case k.Node.UID == "" || k.ServiceAccount.UID == "":
-		return owner{}, errors.New("the service account's token names no node, or no account: it has to be a bound one")
+		return owner{}, errors.New("the service account's token names no node, or no account: it has to be a bound token")
 	case k.Node.Name != node:
 		return owner{}, fmt.Errorf("the service account's token is that of node %q, and this is %q", k.Node.Name, node)
 	}
@@ -106,7 +106,7 @@ func decodeState(b []byte, of owner, value any) error {
 		return errors.New("malformed or truncated state file")
 	}
 	if words[1] != stateVersion {
-		return errors.New("it is of another version of Entente, that of this one is " + stateVersion)
+		return errors.New("it has the format of another version of Entente, this one reads format " + stateVersion)
 	}
 	if sum := sha256.Sum256(body); words[2] != hex.EncodeToString(sum[:]) {
 		return errors.New("it is damaged: its checksum is wrong")

@@ -70,7 +70,7 @@ func (s *stateFiles) open(cfg Config) error {
 		return fmt.Errorf("make the directory of the node's state: %w", err)
 	}
 	if err := os.Chmod(s.directory, 0o700); err != nil {
-		return fmt.Errorf("close the directory of the node's state to others: %w", err)
+		return fmt.Errorf("restrict the directory of the node's state to its owner: %w", err)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (s *stateFiles) read(name string, value any) bool {
 		err = decodeState(b, s.of, value)
 	}
 	if err != nil {
-		s.log.Warn("what this node kept is not used", "file", path, "err", err)
+		s.log.Warn("the saved state of this node is not used", "file", path, "err", err)
 		return false
 	}
 	return true

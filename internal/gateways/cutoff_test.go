@@ -228,7 +228,7 @@ func TestHealthShowsNodesWithoutAFabric(t *testing.T) {
 	look(Health{NotReady: true, Cordoned: true}, 5)
 }
 
-// Who adds a reason to preflight says here whether it stops pods.
+// Each new reason of preflight has to be listed here as one that stops pods or not.
 func TestEachPreflightReasonIsBlockingOrNot(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "../preflight/preflight.go", nil, parser.SkipObjectResolution)

@@ -280,7 +280,7 @@ func TestObservingChangesNothing(t *testing.T) {
 	}
 }
 
-// Without NET_ADMIN it says so.
+// Without NET_ADMIN that is reported.
 func TestANodeThatMayNotBeReadIsReported(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "")

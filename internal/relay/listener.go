@@ -135,7 +135,7 @@ func (l *Listener) begin(conn net.Conn) bool {
 	}
 	if len(l.pending) >= maxUnproven || same >= maxUnprovenOfAddress {
 		l.warn.Do(func() {
-			l.cfg.Log.Warn("connections of relays are turned away: limit reached", "address", addr.String(), "ofAddress", same, "all", len(l.pending))
+			l.cfg.Log.Warn("refusing connections of relays: limit reached", "address", addr.String(), "ofAddress", same, "all", len(l.pending))
 		})
 		return false
 	}

@@ -117,7 +117,7 @@ func (r *Relay) begin(ctx context.Context, conn net.Conn) (*passage, context.Con
 	defer r.mu.Unlock()
 	if len(r.conns) >= maxConns || r.accounts[account] >= maxAccountConns {
 		r.warn.Do(func() {
-			r.cfg.Log.Warn("relay turns connections away: limit reached", "sender", account, "connections", len(r.conns), "ofSender", r.accounts[account])
+			r.cfg.Log.Warn("relay refuses connections: limit reached", "sender", account, "connections", len(r.conns), "ofSender", r.accounts[account])
 		})
 		return nil, nil
 	}

@@ -96,7 +96,7 @@ func to(l net.Listener) func(context.Context, net.Conn) (End, error) {
 	}
 }
 
-// echo answers with what it was sent, once that has ended.
+// echo sends its input back, once that has ended.
 func echo(t *testing.T) net.Listener {
 	t.Helper()
 	l := listen(t)
@@ -137,7 +137,7 @@ func sink(t *testing.T) net.Listener {
 // eventually waits for something that has to become so.
 var eventually = waittest.Eventually
 
-// ended says whether the other side closes a connection.
+// ended reports whether the other side closes a connection.
 func ended(conn net.Conn) bool {
 	_, err := conn.Read(make([]byte, 1))
 	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err)
@@ -340,7 +340,7 @@ func TestTheKeyDependsOnThePresharedKeyAndTheDirectionAndDoesNotShowIt(t *testin
 
 func known(peer string) (Key, bool) { return testKey, peer == testPeer }
 
-// stream is what the other side of a connection says.
+// stream is a connection with fixed input.
 type stream struct {
 	in  io.Reader
 	out bytes.Buffer

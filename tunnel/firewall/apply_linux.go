@@ -443,5 +443,5 @@ func nftGeneration() (uint32, error) {
 			}
 		}
 	}
-	return 0, errors.New("nftables gave no generation")
+	return 0, errors.New("nftables returned no generation")
 }

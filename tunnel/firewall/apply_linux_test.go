@@ -75,7 +75,7 @@ func rulesDirectly(t interface{ Fatal(...any) }, nodes []string, peers ...plan.P
 	if err != nil || len(layout.Problems) > 0 {
 		t.Fatal(err, layout.Problems)
 	}
-	for i := range o.Direct { // the other side says what is said to it
+	for i := range o.Direct { // the other side announces the agreement that it receives
 		for _, w := range layout.Peers {
 			if w.Cluster == o.Direct[i].Cluster && w.Node == o.Direct[i].Node && slices.Contains(nodes, w.Cluster+"/"+w.Node) {
 				o.Direct[i].Received = w.Agreement
@@ -168,7 +168,7 @@ func TestFirewallLeavesTheRulesOfOtherPeersAlone(t *testing.T) {
 	}
 }
 
-// What goes directly to which node changes elements of a map, and no rule; what was counted stays.
+// A change of direct nodes changes elements of a map, and no rule; counts stay.
 func TestFirewallOpensDirectPathsOneByOne(t *testing.T) {
 	var peers []plan.Peer
 	for i := range 3 {
@@ -214,7 +214,7 @@ func TestFirewallOpensDirectPathsOneByOne(t *testing.T) {
 	}
 }
 
-// Whatever was there, what is wanted is there afterwards: peers come, go, and change.
+// From any state the table becomes the desired one: peers come, go, and change.
 func TestFirewallFollowsAnySequence(t *testing.T) {
 	if os.Getenv("ENTENTE_MATRIX") == "" { // each change waits for the kernel
 		if err := flag.Set("rapid.checks", "30"); err != nil {

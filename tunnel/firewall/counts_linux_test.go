@@ -87,7 +87,7 @@ func TestAliasesLeadToTheirPeers(t *testing.T) {
 	}
 }
 
-// What the kernel says is read without trust in its form.
+// Answers of the kernel are read without trust in their form.
 func FuzzRuleOfTheKernel(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 8, 0, 2, 0, 'c', 0, 0, 0})
 	f.Add([]byte{1, 0, 0, 0, 20, 0, 4, 128, 16, 0, 1, 128, 12, 0, 1, 0, 'c', 'o', 'u', 'n', 't', 'e', 'r', 0})

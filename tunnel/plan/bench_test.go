@@ -40,7 +40,7 @@ func BenchmarkPlan(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l, err := Plan(d, Observed{})
-				if err != nil || len(l.Translations) == 0 || len(l.Problems) > peers { // a node without an address of its own says so of each
+				if err != nil || len(l.Translations) == 0 || len(l.Problems) > peers { // a node without an address of its own has a problem for each
 					b.Fatal(err, len(l.Translations), l.Problems[:min(3, len(l.Problems))])
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever a peer announces, what is probed and who may probe are addresses of its own, of families in
+// For any announcement of a peer, the targets and the probers are addresses of its own, of families in
 // which both ends have an address that the other knows, and nothing else of the plan changes.
 func TestEndToEndProbesAreOfThePeersOwnAddresses(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ func checkExposures(exposures []Exposure) error {
 // sides, or exceed maxInbound, stay closed and are reported.
 func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	if err := checkExposures(q.Inbound); err != nil {
-		p.problem(q.ClusterID, "nothing is open to it: %v", err)
+		p.problem(q.ClusterID, "no flows are open to it: %v", err)
 		return
 	}
 	b := opener{peer: q.ClusterID, room: maxInbound, classes: map[Class]bool{}}

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// opens says whether a plan lets a source open a flow to a destination.
+// opens reports whether a plan lets a source open a flow to a destination.
 func (in Inbound) opens(source netip.Addr, d Destination) bool {
 	var classes []Class
 	for _, p := range in.Prefixes {
@@ -138,7 +138,7 @@ func TestPlanLeavesFlowsClosedThatDoNotFit(t *testing.T) {
 	}
 }
 
-// A peer says which of its addresses runs pods of which namespaces, and so could make
+// A peer announces the namespaces of its addresses, and so could make
 // a class of each set of namespaces. Sources of one namespace go first.
 func TestPlanBoundsClassesOfAPeer(t *testing.T) {
 	d := home("gw")

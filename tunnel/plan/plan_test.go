@@ -146,8 +146,8 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 	}
 }
 
-// What of a peer cannot be used is left out by itself: the rest of it works, as if it had
-// never said that, and so does everybody else.
+// A part of a peer that cannot be used is left out by itself: the rest of it works, as if the part had
+// never been announced, and so do all other peers.
 func TestPlanLeavesOutBadPartsOnly(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bad func(*Peer)

@@ -36,7 +36,7 @@ func drawPeer(t *rapid.T, i int) Peer {
 	return q
 }
 
-// leave takes out of a layout what it has of a peer.
+// leave removes a peer from a layout.
 func leave(l Layout, q Peer) Layout {
 	alias := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(q.Remote, func(m Mapping) bool { return m.Alias.Overlaps(p) })
@@ -128,7 +128,7 @@ func TestAnAnnouncementChangesNothingForOtherPeers(t *testing.T) {
 		}
 		for i := range evil.Gateways {
 			g := &evil.Gateways[i]
-			// Keys of others are another matter: they are decided by who proves one.
+			// Keys of others are left out here: the cluster that proves a key has it.
 			if rapid.Bool().Draw(t, "another overlay") {
 				g.Overlay = rapid.SampledFrom(without.Peers).Draw(t, "of").Overlay
 			}
@@ -144,7 +144,7 @@ func TestAnAnnouncementChangesNothingForOtherPeers(t *testing.T) {
 		if slices.ContainsFunc(with.Problems, func(p Problem) bool { return p.Peer == evil.ClusterID && strings.HasPrefix(p.Text, "left out") }) {
 			evil = Peer{ClusterID: evil.ClusterID} // nothing is its own, whatever it claims
 		}
-		evil.Remote = slices.DeleteFunc(evil.Remote, func(m Mapping) bool { // what is left out is not its own, either
+		evil.Remote = slices.DeleteFunc(evil.Remote, func(m Mapping) bool { // an alias that is left out is not its own, either
 			return slices.ContainsFunc(slices.Concat(without.Remote, without.Home, d.Reserved), m.Alias.Overlaps)
 		})
 		if diff := cmp.Diff(without, leave(with, evil), compareAddrs(), cmpopts.EquateEmpty()); diff != "" {

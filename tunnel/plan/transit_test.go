@@ -128,7 +128,7 @@ func TestTransitThatGoesLeavesThePlanAsItWas(t *testing.T) {
 	})
 }
 
-// A transit that is not what it says it is, is left out and reported, and nothing is opened by it.
+// An invalid transit is left out and reported, and opens no flows.
 func TestTransitThatDoesNotFitStaysClosed(t *testing.T) {
 	t.Parallel()
 	host := func(a string) netip.Prefix { return netip.PrefixFrom(netip.MustParseAddr(a), 32) }

@@ -128,7 +128,7 @@ func (e *Ends) open(ctx context.Context) (readers []func()) {
 		answer, err := listenEnd(ctx, a, e.port)
 		if err != nil {
 			_ = ask.Close()
-			e.problem = fmt.Sprintf("the probes of peers' nodes to pods cannot be answered, so peers take packets to this node for lost: %v: see that no other program uses UDP port %d here", err, e.port)
+			e.problem = fmt.Sprintf("the probes of peers' nodes to pods cannot be answered, so peers report packets to this node as lost: %v: see that no other program uses UDP port %d here", err, e.port)
 			continue
 		}
 		e.sockets[a] = &endSockets{ask: ask, answer: answer}

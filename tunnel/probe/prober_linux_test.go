@@ -89,7 +89,7 @@ func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 	}
 }
 
-// While a fabric is restarted the kernel of its node refuses what it is asked.
+// While a fabric is restarted the kernel of its node refuses its probes.
 func TestAGatewayWhoseFabricIsRestartedIsNotDoubted(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	p, tracked := world(now)

@@ -49,7 +49,7 @@ func TestSearchFindsTheLargestSizeThatPasses(t *testing.T) {
 		if want := min(bound, limit); s.MTU() <= want-searchStep {
 			t.Fatalf("of %d bytes that pass, with a bound of %d, it uses %d", limit, bound, s.MTU())
 		}
-		// All passes again, which is tried after a while; what is used meanwhile passes.
+		// All sizes pass again, which is tried after a while; the size that is used meanwhile passes.
 		before := s.MTU()
 		s = simulate(s, &now, int(searchAgain/time.Second)+120, bound, func(s Search) {
 			if s.MTU() < before {
