@@ -66,7 +66,7 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 
 	// An API server without ServiceCIDRs is fine, and one that does not respond is not.
 	for want, err := range map[string]error{
-		"":                                      &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "ServiceCIDR"}},
+		"":                            &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "ServiceCIDR"}},
 		"list service CIDRs: timeout": errors.New("timeout"),
 	} {
 		old := interceptor.NewClient(reader(slice), interceptor.Funcs{

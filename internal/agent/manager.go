@@ -87,9 +87,9 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	mark := &leader.Mark{Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Pod: a.cfg.Pod, Log: a.log}
+	label := &leader.Label{Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Pod: a.cfg.Pod, Log: a.log}
 	if err := errors.Join(a.mgr.AddHealthzCheck("ping", healthz.Ping), a.mgr.AddReadyzCheck("leads", a.ready), a.mgr.Add(&standby{a}),
-		a.mgr.Add(&uninstalled{cache: a.mgr.GetCache(), namespace: a.cfg.Namespace, stop: a.lease.Stop}), a.run(mark.Run)); err != nil {
+		a.mgr.Add(&uninstalled{cache: a.mgr.GetCache(), namespace: a.cfg.Namespace, stop: a.lease.Stop}), a.run(label.Run)); err != nil {
 		return fmt.Errorf("serve health: %w", err)
 	}
 	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {

@@ -1,5 +1,5 @@
-// Package allow decides what a peer may reach in this cluster: what a Tunnel opens, and which
-// hosts that are no pods may be among it.
+// Package allow decides what a peer may reach in this cluster: what a Tunnel opens, and which hosts other than pods
+// may be among it.
 package allow
 
 import (
@@ -17,38 +17,36 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 )
 
-// Exposed is what one peer may reach in this cluster because of one contract, by
-// the offloaded namespace.
+// Exposed is what one peer may reach in this cluster because of one contract, for one offloaded namespace.
 type Exposed struct {
-	// Contract is its ID, Namespace the offloaded namespace; see v1alpha1.Exposure.
+	// Contract is the contract's ID, Namespace the offloaded namespace; see v1alpha1.Exposure.
 	Contract, Namespace string
-	// AnySource makes all of the peer's prefixes sources.
+	// AnySource allows all of the peer's prefixes as sources.
 	AnySource bool
-	// Third is the ID of another peer where To is addresses of it, as this cluster knows them;
-	// Known is more of its addresses that the peer has to have names for.
+	// Third is the ID of another peer if To is addresses of it, as this cluster knows them; Known is more of its
+	// addresses for which the peer needs aliases.
 	Third string
 	Known []netip.Addr
 	// From is addresses of the peer as this cluster knows them.
 	From []netip.Addr
-	// To is where flows may be opened to.
+	// To is the allowed destinations.
 	To []Destination
-	// Unknown says that more may belong to the contract than is known since this agent
-	// started, whatever the namespace: what is open for it stays open.
+	// Unknown: the contract may expose more than this agent knows since its start, in any namespace: what is open
+	// for it stays open.
 	Unknown bool
 }
 
 // Destination is a port of an address of this cluster.
 type Destination struct {
 	Addr netip.Addr
-	// Port is the port; the zero value is every port of every protocol.
+	// Port is the port; the zero value means every port of every protocol.
 	Port v1alpha1.DestinationPort
 }
 
-// Plan returns what a Tunnel opens, always the same for the same set, and
-// what was left closed because it is too much, if anything. standing is what it
-// opens now.
-func Plan(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
-	sorted := merged(slices.Concat(exposed, kept(exposed, standing)))
+// Plan returns what a Tunnel opens, always the same for the same set, and a text about what was left closed because
+// it exceeds the limits, if anything. current is what it opens now.
+func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
+	sorted := merged(slices.Concat(exposed, kept(exposed, current)))
 	var out []v1alpha1.Exposure
 	room, closed := MaxExposed, 0
 	for _, e := range sorted {
@@ -91,10 +89,10 @@ func Plan(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure,
 	return out, ""
 }
 
-// kept returns what stands of contracts of which not all is known.
-func kept(exposed []Exposed, standing []v1alpha1.Exposure) []Exposed {
+// kept returns what is open now for contracts that are not known completely.
+func kept(exposed []Exposed, current []v1alpha1.Exposure) []Exposed {
 	var out []Exposed
-	for _, s := range standing {
+	for _, s := range current {
 		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
 			continue
 		}
@@ -125,7 +123,7 @@ func compareExposed(a, b Exposed) int {
 	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Third, b.Third))
 }
 
-// cut returns as much of a list as there is room for, which it takes.
+// cut returns as much of a list as there is room for, and reduces the room.
 func cut(list []string, room *int) []string {
 	list = list[:min(len(list), max(*room, 0))]
 	*room -= len(list)
@@ -140,8 +138,7 @@ func sizeOf(to []v1alpha1.Destination) int {
 	return n
 }
 
-// destinations returns destinations by the ports that are open: addresses with the
-// same ports are listed together.
+// destinations groups destinations by the ports that are open: addresses with the same ports are listed together.
 func destinations(open map[Destination]bool) []v1alpha1.Destination {
 	ports := map[netip.Addr][]v1alpha1.DestinationPort{}
 	for d := range open {
@@ -168,7 +165,7 @@ func destinations(open map[Destination]bool) []v1alpha1.Destination {
 	return out
 }
 
-// addresses returns addresses as text, sorted, each once.
+// addresses returns addresses as text, sorted, without duplicates.
 func addresses(addrs []netip.Addr) []string {
 	sorted := slices.Clone(addrs)
 	slices.SortFunc(sorted, netip.Addr.Compare)
@@ -210,13 +207,13 @@ func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 	return out
 }
 
-// both returns what of a list another has, too.
+// both returns the elements of a list that another has, too.
 func both(a, b []string) []string {
 	has := sets.New(b...)
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !has.Has(s) })
 }
 
-// openOf returns what is open; the zero port is every one.
+// openOf returns what is open; the zero port means every port.
 func openOf(to []v1alpha1.Destination) map[Destination]bool {
 	out := map[Destination]bool{}
 	for _, d := range to {

@@ -54,11 +54,11 @@ func TestPlanKeepsWhatIsNotKnownYet(t *testing.T) {
 		exposed []Exposed
 		want    []v1alpha1.Exposure
 	}{
-		"nothing is known":                {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "b", Unknown: true}, {Contract: "provided", Unknown: true}}, []v1alpha1.Exposure{standing[0], standing[1], provided}},
-		"one is known":                    {[]Exposed{{Contract: "a"}, {Contract: "b", Unknown: true}}, standing[1:2]},
-		"all is known":                    {nil, nil},
-		"what is new comes beside":        {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "bank", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, []v1alpha1.Exposure{web("a", "bank", "10.240.0.1"), standing[0]}},
-		"what is known is not said twice": {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "shop", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, standing[:1]},
+		"nothing is known":              {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "b", Unknown: true}, {Contract: "provided", Unknown: true}}, []v1alpha1.Exposure{standing[0], standing[1], provided}},
+		"one is known":                  {[]Exposed{{Contract: "a"}, {Contract: "b", Unknown: true}}, standing[1:2]},
+		"all is known":                  {nil, nil},
+		"what is new comes beside":      {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "bank", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, []v1alpha1.Exposure{web("a", "bank", "10.240.0.1"), standing[0]}},
+		"what is known is not repeated": {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "shop", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, standing[:1]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestPlanIsBounded(t *testing.T) {
 				t.Errorf("%d exposures with %d addresses and ports", len(got), size)
 			}
 			if !strings.Contains(closed, "the rest is closed") {
-				t.Errorf("says %q of what is closed", closed)
+				t.Errorf("the text about what is closed is %q", closed)
 			}
 		})
 	}
@@ -149,7 +149,7 @@ func TestATunnelTakesAsMuchAsIsPlanned(t *testing.T) {
 			t.Errorf("%s has at most %v items, planned are %d", what, field.MaxItems, want)
 		}
 		if field.Items == nil {
-			t.Fatalf("%s is no list", what)
+			t.Fatalf("%s is not a list", what)
 		}
 		return *field.Items.Schema
 	}

@@ -24,12 +24,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Hosts says of each ExternalHost whether it may be exported, and what peers call it.
+// Hosts records for each ExternalHost whether it may be exported, and the addresses by which peers know it.
 type Hosts struct {
 	Client client.Client
-	// Refusal says why an address may not be exported; empty if it may.
+	// Refusal returns why an address may not be exported; empty if it may.
 	Refusal func(context.Context, netip.Addr) (string, error)
-	// Changed has what peers may reach planned again.
+	// Changed plans again what peers may reach.
 	Changed func()
 }
 
@@ -37,18 +37,18 @@ type Hosts struct {
 type Host struct {
 	Namespace string
 	Addrs     []netip.Addr
-	// Ports is what is open; empty is every port of every protocol.
+	// Ports is what is open; empty means every port of every protocol.
 	Ports []v1alpha1.DestinationPort
-	// Clusters are the ForeignClusters whose pods all reach it.
+	// Clusters are the ForeignClusters all of whose pods reach it.
 	Clusters []string
 }
 
-// Opens says whether a destination of its namespace may be one of the host's ports.
+// Opens reports whether a destination of its namespace may be one of the host's ports.
 func (h Host) Opens(namespace string, d Destination) bool {
 	return h.Namespace == namespace && slices.Contains(h.Addrs, d.Addr) && (len(h.Ports) == 0 || slices.Contains(h.Ports, d.Port))
 }
 
-// Destinations is all that is open of it.
+// Destinations is all open destinations of it.
 func (h Host) Destinations() []Destination {
 	var out []Destination
 	for _, a := range h.Addrs {
@@ -62,8 +62,8 @@ func (h Host) Destinations() []Destination {
 	return out
 }
 
-// ExposedHosts returns what of hosts all pods of a ForeignCluster reach: by namespace, and because
-// of no contract, for they end with the tunnel.
+// ExposedHosts returns what all pods of a ForeignCluster reach of hosts: by namespace, without a contract, since
+// that ends with the tunnel.
 func ExposedHosts(hosts []Host, foreignCluster string) []Exposed {
 	var out []Exposed
 	for _, h := range hosts {
@@ -76,11 +76,11 @@ func ExposedHosts(hosts []Host, foreignCluster string) []Exposed {
 
 // SetupWithManager registers the reconciler.
 func (r *Hosts) SetupWithManager(mgr ctrl.Manager) error {
-	// What one tunnel says may concern each, and which of them are too many depends on all.
+	// A change of one tunnel may affect each host, and which of them exceed the limit depends on all.
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var list v1alpha1.ExternalHostList
 		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil // they are looked at in time
+			return nil // they are reconciled after hostRecheck
 		}
 		var out []reconcile.Request
 		for i := range list.Items {
@@ -112,7 +112,7 @@ func (r *Hosts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	c := verdicts[req.NamespacedName]
 	if c.Type == "" {
-		return reconcile.Result{RequeueAfter: listLook}, nil // the list does not have it yet
+		return reconcile.Result{RequeueAfter: listRecheck}, nil // the list does not have it yet
 	}
 	before := host.DeepCopy()
 	c.ObservedGeneration = host.Generation
@@ -123,7 +123,7 @@ func (r *Hosts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err
 	}
 	err = store.PatchStatus(ctx, r.Client, before, &host)
-	return reconcile.Result{RequeueAfter: hostLook}, client.IgnoreNotFound(err)
+	return reconcile.Result{RequeueAfter: hostRecheck}, client.IgnoreNotFound(err)
 }
 
 // Accepted returns the hosts that may be exported.
@@ -146,7 +146,7 @@ func (r *Hosts) Accepted(ctx context.Context) ([]Host, error) {
 	return out, nil
 }
 
-// list returns all ExternalHosts, the oldest first, to be read only.
+// list returns all ExternalHosts, the oldest first, for reading only.
 func (r *Hosts) list(ctx context.Context) ([]v1alpha1.ExternalHost, error) {
 	var list v1alpha1.ExternalHostList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -157,7 +157,7 @@ func (r *Hosts) list(ctx context.Context) ([]v1alpha1.ExternalHost, error) {
 	}), nil
 }
 
-// judge says of each ExternalHost whether it may be exported: of too many the oldest are.
+// judge decides for each ExternalHost whether it may be exported: if there are too many the oldest are.
 func (r *Hosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Condition, error) {
 	list, err := r.list(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (r *Hosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Conditio
 		if c.Status == metav1.ConditionTrue {
 			if accepted++; accepted > maxExternalHosts {
 				c = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "TooMany",
-					fmt.Sprintf("%d ExternalHosts of this cluster are accepted, and no more: delete others", maxExternalHosts))
+					fmt.Sprintf("%d ExternalHosts of this cluster are accepted, which is the limit: delete others", maxExternalHosts))
 			}
 		}
 		out[client.ObjectKeyFromObject(h)] = c
@@ -185,7 +185,7 @@ func (r *Hosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Conditio
 	return out, nil
 }
 
-// verdict says whether a host may be exported by its addresses.
+// verdict decides whether a host may be exported by its addresses.
 func (r *Hosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHostSpec) (metav1.Condition, error) {
 	for _, text := range spec.Addresses {
 		a, err := netip.ParseAddr(text)
@@ -203,8 +203,8 @@ func (r *Hosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHostSpec) (m
 	return store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Allowed", "network.externalHosts allows its addresses"), nil
 }
 
-// clusters says what each cluster calls a host: those that the host names, and those to which
-// it is open.
+// clusters returns the addresses by which each cluster knows a host: the clusters that the host names, and those to
+// which it is open.
 func (r *Hosts) clusters(ctx context.Context, spec *v1alpha1.ExternalHostSpec, accepted bool) ([]v1alpha1.HostInCluster, error) {
 	var tunnels v1alpha1.TunnelList
 	if err := r.Client.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
@@ -221,11 +221,11 @@ func (r *Hosts) clusters(ctx context.Context, spec *v1alpha1.ExternalHostSpec, a
 	return hostClusters(spec, accepted, tunnels.Items, known), nil
 }
 
-// hostClusters is clusters, of what was read.
+// hostClusters computes clusters from what was read.
 func hostClusters(spec *v1alpha1.ExternalHostSpec, accepted bool, tunnels []v1alpha1.Tunnel, known map[string]bool) []v1alpha1.HostInCluster {
 	by := map[string]v1alpha1.HostInCluster{}
 	for _, name := range spec.Clusters {
-		in := v1alpha1.HostInCluster{ForeignCluster: name, Message: "there is no tunnel to the cluster: it comes with a contract that wants one"}
+		in := v1alpha1.HostInCluster{ForeignCluster: name, Message: "there is no tunnel to the cluster: it is created with a contract that wants one"}
 		switch {
 		case !accepted:
 			in.Message = "the host may not be exported"
@@ -259,7 +259,7 @@ func hostClusters(spec *v1alpha1.ExternalHostSpec, accepted bool, tunnels []v1al
 	return out[:min(len(out), maxHostClusters)]
 }
 
-// OpensAny says whether something of an address is open.
+// OpensAny reports whether any port of an address is open.
 func OpensAny(allow []v1alpha1.Exposure, a netip.Addr) bool {
 	text := a.String()
 	return slices.ContainsFunc(allow, func(e v1alpha1.Exposure) bool {
@@ -267,7 +267,7 @@ func OpensAny(allow []v1alpha1.Exposure, a netip.Addr) bool {
 	})
 }
 
-// CalledBy returns what a peer calls an address that it knows by itself.
+// CalledBy returns the alias by which a peer knows a single address.
 func CalledBy(t *v1alpha1.TunnelSpec, a netip.Addr) (netip.Addr, bool) {
 	text := a.String()
 	for _, b := range t.LocalBlocks {

@@ -36,7 +36,7 @@ func notLoopback(_ context.Context, a netip.Addr) (string, error) {
 	return "", nil
 }
 
-func TestAnExternalHostSaysWhatBecameOfIt(t *testing.T) {
+func TestAnExternalHostReportsItsState(t *testing.T) {
 	t.Parallel()
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "milan"}, Spec: v1alpha1.TunnelSpec{
 		ForeignCluster: "milan", PeerID: "m",
@@ -66,7 +66,7 @@ func TestAnExternalHostSaysWhatBecameOfIt(t *testing.T) {
 	want := []v1alpha1.HostInCluster{
 		{ForeignCluster: "milan", Addresses: []string{"198.18.0.66"}, Message: "waiting for the peer to choose an alias for 1 of 2 addresses"},
 		{ForeignCluster: "nowhere", Message: "there is no ForeignCluster of this name"},
-		{ForeignCluster: "rome", Message: "there is no tunnel to the cluster: it comes with a contract that wants one"},
+		{ForeignCluster: "rome", Message: "there is no tunnel to the cluster: it is created with a contract that wants one"},
 	}
 	if diff := cmp.Diff(want, got.Clusters); diff != "" {
 		t.Errorf("clusters (-want +got):\n%s", diff)
@@ -79,7 +79,7 @@ func TestAnExternalHostSaysWhatBecameOfIt(t *testing.T) {
 	}
 	refused := meta.FindStatusCondition(status("metadata").Conditions, v1alpha1.ConditionAccepted)
 	if refused == nil || refused.Reason != "NotAllowed" || refused.Message != "127.0.0.1 may not be exported: it is loopback" {
-		t.Errorf("a host of which one address is refused has %+v", refused)
+		t.Errorf("a host with one refused address has %+v", refused)
 	}
 	hosts, err := r.Accepted(t.Context())
 	if err != nil {
@@ -102,7 +102,7 @@ func TestOfTooManyExternalHostsTheOldestStay(t *testing.T) {
 	for i := range maxExternalHosts + 2 {
 		objects = append(objects, externalHost("shop", fmt.Sprint("host-", i), time.Duration(i)*time.Minute, nil, netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}).String()))
 	}
-	objects = append(objects, externalHost("shop", "bad", 24*time.Hour, nil, "127.0.0.1")) // takes nobody's place
+	objects = append(objects, externalHost("shop", "bad", 24*time.Hour, nil, "127.0.0.1")) // takes no other's place
 	r := &Hosts{Client: peertest.Client(t, objects...), Refusal: notLoopback, Changed: func() {}}
 	verdicts, err := r.judge(t.Context())
 	if err != nil {

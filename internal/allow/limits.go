@@ -4,8 +4,8 @@ import "time"
 
 // Limits of what a Tunnel opens.
 const (
-	// MaxExposures is how many exposures a Tunnel has at most, one for each offloaded
-	// namespace of a contract, as in the custom resource.
+	// MaxExposures is how many exposures a Tunnel has at most, one for each offloaded namespace of a contract, as
+	// in the custom resource.
 	MaxExposures = 256
 	// MaxExposed is how many addresses and ports, in all, the exposures of a Tunnel
 	// list.
@@ -18,11 +18,10 @@ const (
 const (
 	// maxExternalHosts is how many of them are accepted: each costs a peer two aliases at most.
 	maxExternalHosts = 256
-	// maxHostClusters is how many clusters the status of one tells of, as in the custom resource.
+	// maxHostClusters is how many clusters the status of a host lists, as in the custom resource.
 	maxHostClusters = 256
-	// hostLook is how often it is checked whether one may still be exported: nodes and Services
-	// come and go.
-	hostLook = time.Minute
-	// listLook is when a host is reconciled again that the list of all does not show yet.
-	listLook = time.Second
+	// hostRecheck is how often it is checked whether a host may still be exported: nodes and Services come and go.
+	hostRecheck = time.Minute
+	// listRecheck is when a host that is not in the list yet is reconciled again.
+	listRecheck = time.Second
 )

@@ -32,13 +32,13 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 )
 
-// Config is what Run needs.
+// Config is the configuration of Run.
 type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
-	// Namespace is that of the install. Required.
+	// Namespace is the namespace of the install. Required.
 	Namespace string
-	// Timeout bounds the orderly part, in which the agent still lives.
+	// Timeout bounds the orderly part, for which the agent still runs.
 	Timeout time.Duration
 	// KeepIdentity leaves the cluster's identity for a later install.
 	KeepIdentity bool
@@ -51,16 +51,15 @@ const (
 	cleanupPoll     = time.Second
 	fabricCleanWait = 30 * time.Second
 	agentGoneWait   = 45 * time.Second
-	// agentActs is within what an agent that lives does something of what it is asked, and
-	// agentBack within what one that was lost is back.
+	// agentActs is the time within which a running agent does some of what it is asked, and agentBack the time
+	// within which one that was lost is back.
 	agentActs   = 45 * time.Second
 	agentBack   = 30 * time.Second
 	fabricAlive = 2 * time.Minute
 )
 
-// Run ends all peerings and removes everything of Entente from a cluster but
-// what Helm removes itself: first in order, by the agent that still lives, then
-// by force what is left. It waits for no peer. Its error lists what is left.
+// Run ends all peerings and removes everything of Entente from a cluster except for what Helm removes itself: first
+// in order, by the running agent, then by force what is left. It waits for no peer. Its error lists what is left.
 func Run(ctx context.Context, cfg Config) error {
 	c, err := client.New(cfg.Kubernetes, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
@@ -96,7 +95,7 @@ func (w *cleanup) conclude(ctx context.Context) error {
 		fmt.Fprintln(w.cfg.Out, "nothing is left")
 		return nil
 	}
-	fmt.Fprintln(w.cfg.Out, "nothing is left but unfinished moves of volumes. To give these claims their old volumes back, which works without Entente, too:")
+	fmt.Fprintln(w.cfg.Out, "nothing is left but unfinished moves of volumes. To return these claims to their old volumes, which works without Entente, too:")
 	for _, claim := range moved {
 		fmt.Fprintf(w.cfg.Out, "  entente move volume %s --namespace %s --abort\n", claim.Name, claim.Namespace)
 	}
@@ -119,8 +118,8 @@ type cleanup struct {
 	client client.Client
 }
 
-// step prints how a step went. No step's failure keeps the next from running:
-// what matters is what is left in the end.
+// step prints the outcome of a step. A failed step does not keep the next from running: what matters is what is
+// left in the end.
 func (w *cleanup) step(what string, err error) {
 	if err != nil {
 		fmt.Fprintf(w.cfg.Out, "%s: %v\n", what, err)
@@ -135,8 +134,8 @@ func (w *cleanup) agentLives(ctx context.Context) bool {
 	return err == nil && d.Status.ReadyReplicas > 0
 }
 
-// asks returns lists of the kinds by which people ask for something; deleting
-// them makes the agent take down the rest.
+// asks returns lists of the kinds by which users ask for something; deleting their objects makes the agent remove
+// the rest.
 func asks() []client.ObjectList {
 	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.ImportedServiceList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ForeignClusterList{}}
 }
@@ -147,7 +146,7 @@ func kinds() []client.ObjectList {
 }
 
 func (w *cleanup) endPeerings(ctx context.Context) error {
-	// Policies by which the agent would peer again go first.
+	// Policies by which the agent would peer again are deleted first.
 	err := w.each(ctx, &v1alpha1.PeeringPolicyList{}, func(o client.Object) error {
 		if o.(*v1alpha1.PeeringPolicy).Spec.Automatic == nil {
 			return nil
@@ -160,7 +159,7 @@ func (w *cleanup) endPeerings(ctx context.Context) error {
 	if err := w.each(ctx, &v1alpha1.ContractList{}, w.patch(ctx, `{"spec":{"termination":"Now"}}`)); err != nil {
 		return err
 	}
-	// Contracts that are over are kept for what they cost, until they are deleted.
+	// Closed contracts are kept as records of what they cost, until they are deleted.
 	for _, list := range append(asks(), &v1alpha1.ContractList{}) {
 		if err := w.removeAll(ctx, list); err != nil {
 			return err
@@ -169,7 +168,7 @@ func (w *cleanup) endPeerings(ctx context.Context) error {
 	return nil
 }
 
-// list returns the objects of a kind, none for one that the cluster does not have.
+// list returns the objects of a kind; none if the cluster does not have the kind.
 func (w *cleanup) list(ctx context.Context, list client.ObjectList, opts ...client.ListOption) ([]client.Object, error) {
 	err := w.client.List(ctx, list, opts...)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
@@ -186,8 +185,8 @@ func (w *cleanup) list(ctx context.Context, list client.ObjectList, opts ...clie
 	return out, err
 }
 
-// each does something with each object of a kind. One that is gone meanwhile is fine, and
-// no failure keeps it from the others.
+// each calls do with each object of a kind. It ignores objects that are gone meanwhile, and a failure does not keep
+// it from the others.
 func (w *cleanup) each(ctx context.Context, list client.ObjectList, do func(client.Object) error, opts ...client.ListOption) error {
 	found, err := w.list(ctx, list, opts...)
 	errs := []error{err}
@@ -213,7 +212,7 @@ func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ..
 	return w.each(ctx, list, func(o client.Object) error { return w.remove(ctx, o) }, opts...)
 }
 
-// hopeless is why it is no use to wait for the agent any longer.
+// hopeless is why waiting any longer for the agent is useless.
 type hopeless struct{ why, waiting string }
 
 func (h *hopeless) Error() string {
@@ -236,7 +235,7 @@ func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(cont
 	return fmt.Errorf("not within %s: %w", limit, err)
 }
 
-// takenDown says what the agent has still to take down, until that is nothing or it does nothing.
+// takenDown returns what the agent still has to remove, until that is nothing or the agent stalls.
 func (w *cleanup) takenDown() func(context.Context) (string, error) {
 	var s stall
 	return func(ctx context.Context) (string, error) {
@@ -244,15 +243,15 @@ func (w *cleanup) takenDown() func(context.Context) (string, error) {
 		if err != nil || waiting == "" {
 			return waiting, err
 		}
-		if why := s.look(state, w.agentLives(ctx), time.Now()); why != "" {
+		if why := s.check(state, w.agentLives(ctx), time.Now()); why != "" {
 			return "", &hopeless{why: why, waiting: waiting}
 		}
 		return waiting, nil
 	}
 }
 
-// peerings says what is left of peerings, and its state, which changes with whatever is done. Of OffloadedPods,
-// of which there may be 10,000, one is read and the others are counted: they are only deleted.
+// peerings returns what is left of peerings, and a hash of its state, which changes with every action. Of
+// OffloadedPods, of which there may be 10,000, one is read and the others are counted: they are only deleted.
 func (w *cleanup) peerings(ctx context.Context) (waiting string, state uint64, err error) {
 	sum := fnv.New64a()
 	for _, list := range append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}) {
@@ -269,7 +268,7 @@ func (w *cleanup) peerings(ctx context.Context) (waiting string, state uint64, e
 			count += *more
 		}
 		if count > 0 && waiting == "" {
-			waiting = fmt.Sprintf("%d %T, the first %s%s", count, found[0], found[0].GetName(), heldBy(found[0]))
+			waiting = fmt.Sprintf("%d %T, the first %s%s", count, found[0], found[0].GetName(), keptBy(found[0]))
 		}
 		fmt.Fprintf(sum, "%d ", count)
 		for _, o := range found {
@@ -279,27 +278,27 @@ func (w *cleanup) peerings(ctx context.Context) (waiting string, state uint64, e
 	return waiting, sum.Sum64(), nil
 }
 
-// heldBy says why an object is still there, as far as it says so.
-func heldBy(o client.Object) string {
+// keptBy returns why an object still exists, if it shows that.
+func keptBy(o client.Object) string {
 	if n, ok := o.(*v1alpha1.NamespaceOffloading); ok && n.Status.Message != "" {
 		return ": " + n.Status.Message
 	}
 	if f := o.GetFinalizers(); len(f) > 0 {
-		return ", held by " + strings.Join(f, ", ")
+		return ", kept by finalizers " + strings.Join(f, ", ")
 	}
 	return ""
 }
 
-// stall notices that an agent does nothing of what it is asked. One that did something may have to
-// wait for others, as for pods that end as their budgets allow, and is waited for.
+// stall detects an agent that does nothing of what it is asked. One that did something may have to wait for others,
+// such as pods that end as their budgets allow, so cleanup waits for it.
 type stall struct {
 	began, lost time.Time
 	first       uint64
 	acted       bool
 }
 
-// look returns why the agent is not to be waited for any longer, empty while it is.
-func (s *stall) look(state uint64, lives bool, now time.Time) string {
+// check returns why to wait no longer for the agent; empty while waiting makes sense.
+func (s *stall) check(state uint64, lives bool, now time.Time) string {
 	if s.began.IsZero() {
 		s.began, s.first = now, state
 	}
@@ -318,8 +317,7 @@ func (s *stall) look(state uint64, lives bool, now time.Time) string {
 	return ""
 }
 
-// fabricClean waits for the fabrics that live; one that is silent cannot be
-// waited for.
+// fabricClean waits for the fabrics that run; it does not wait for silent ones.
 func (w *cleanup) fabricClean(ctx context.Context) (waiting string, err error) {
 	err = w.each(ctx, &v1alpha1.FabricNodeList{}, func(o client.Object) error {
 		n := o.(*v1alpha1.FabricNode)
@@ -331,7 +329,7 @@ func (w *cleanup) fabricClean(ctx context.Context) (waiting string, err error) {
 	return waiting, err
 }
 
-// stopAgent keeps the agent from making again what is removed next.
+// stopAgent keeps the agent from creating again what is removed next.
 func (w *cleanup) stopAgent(ctx context.Context) error {
 	d := &appsv1.Deployment{}
 	d.Namespace, d.Name = w.cfg.Namespace, agentDeployment
@@ -353,7 +351,7 @@ func (w *cleanup) stopAgent(ctx context.Context) error {
 
 var managed = client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager} //nolint:gochecknoglobals // a constant
 
-// force removes by its marks what the agent did not.
+// force removes, by their labels, the objects that the agent did not remove.
 func (w *cleanup) force(ctx context.Context) error {
 	errs := []error{w.virtualNodes(ctx)}
 	for _, list := range kinds() {
@@ -372,8 +370,8 @@ func (w *cleanup) force(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// namespace removes one that was made for a consumer. One with volumes stays, and says so:
-// what is in them may be all that the consumer has, and this is no order to delete that.
+// namespace removes one that was created for a consumer. One with volumes stays, and that is printed: they may have
+// all data of the consumer, and this is no order to delete that.
 func (w *cleanup) namespace(ctx context.Context, o client.Object) error {
 	claims, err := w.list(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(o.GetName()))
 	if err != nil {
@@ -385,7 +383,7 @@ func (w *cleanup) namespace(ctx context.Context, o client.Object) error {
 	return w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelKept+`":"true"}}}`)(o)
 }
 
-// notKept is the namespaces that go.
+// notKept selects the namespaces to remove.
 func notKept() client.ListOption {
 	kept, err := labels.NewRequirement(v1alpha1.LabelKept, selection.DoesNotExist, nil)
 	if err != nil {
@@ -400,8 +398,7 @@ func leaseOf(namespace, name string) *coordinationv1.Lease {
 	return lease
 }
 
-// virtualNodes removes them with the pods on them: nothing stands behind them
-// any more.
+// virtualNodes removes them with the pods on them, which no longer run anywhere.
 func (w *cleanup) virtualNodes(ctx context.Context) error {
 	virtual := client.HasLabels{v1alpha1.LabelVirtualNode}
 	nodes, err := w.list(ctx, &corev1.NodeList{}, virtual)
@@ -419,7 +416,7 @@ func (w *cleanup) virtualNodes(ctx context.Context) error {
 	}, virtual))
 }
 
-// release deletes all objects of a kind and drops the finalizers from them.
+// release deletes all objects of a kind and removes their finalizers.
 func (w *cleanup) release(ctx context.Context, list client.ObjectList) error {
 	if err := w.removeAll(ctx, list); err != nil {
 		return err
@@ -436,7 +433,7 @@ func (w *cleanup) secrets(ctx context.Context) error {
 	}, client.InNamespace(w.cfg.Namespace), managed)
 }
 
-// left names what is still there.
+// left names what still exists.
 func (w *cleanup) left(ctx context.Context) ([]string, error) {
 	var left []string
 	add := func(list client.ObjectList, opts ...client.ListOption) error {

@@ -30,7 +30,7 @@ func newCleanup(cfg Config, objects ...client.Object) *cleanup {
 	return &cleanup{cfg: cfg, client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).Build()}
 }
 
-// has says which objects are there, by kind and name.
+// has lists the objects that exist, by kind and name.
 func (w *cleanup) has(t *testing.T, lists ...client.ObjectList) (out []string) {
 	t.Helper()
 	for _, list := range lists {
@@ -46,9 +46,9 @@ func (w *cleanup) has(t *testing.T, lists ...client.ObjectList) (out []string) {
 	return out
 }
 
-// What an agent that does not live any more left is removed by its marks, with the
-// finalizers that nobody would remove, and nothing else is.
-func TestForceRemovesWhatIsMarked(t *testing.T) {
+// What an agent that no longer runs left is removed by its labels, with the
+// finalizers that no controller would remove, and nothing else is.
+func TestForceRemovesLabelledObjects(t *testing.T) {
 	t.Parallel()
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "u"}, Spec: corev1.PodSpec{NodeName: node}}
@@ -100,7 +100,7 @@ func TestAnAgentThatDoesNothingIsNotWaitedFor(t *testing.T) {
 		most     time.Duration
 		complain string
 	}{
-		"it does nothing": {func(*testing.T, *cleanup) {}, agentActs, time.Minute, "did nothing within 45s; what it left is removed without it: 1 *v1alpha1.Contract, the first c, held by entente.dev/x"},
+		"it does nothing": {func(*testing.T, *cleanup) {}, agentActs, time.Minute, "did nothing within 45s; what it left is removed without it: 1 *v1alpha1.Contract, the first c, kept by finalizers entente.dev/x"},
 		"it does all": {func(t *testing.T, w *cleanup) {
 			time.Sleep(20 * time.Second)
 			w.change(t, func(c *v1alpha1.Contract) { c.Finalizers = nil })
@@ -136,7 +136,7 @@ func TestAnAgentThatDoesNothingIsNotWaitedFor(t *testing.T) {
 					t.Errorf("it took %s, want %s to %s", took, test.least, test.most)
 				}
 				if (err == nil) != (test.complain == "") || err != nil && !strings.Contains(err.Error(), test.complain) {
-					t.Errorf("it says %v, want %q", err, test.complain)
+					t.Errorf("the error is %v, want %q", err, test.complain)
 				}
 				synctest.Wait()
 			})
@@ -170,7 +170,7 @@ func (w *cleanup) ready(t *testing.T, n int32) {
 	}
 }
 
-// A consumer's volumes outlive the install: nobody ordered to delete them.
+// A consumer's volumes outlive the install: no administrator ordered to delete them.
 func TestNamespacesWithVolumesStay(t *testing.T) {
 	t.Parallel()
 	claim := func(ns string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
@@ -202,7 +202,7 @@ func TestNamespacesWithVolumesStay(t *testing.T) {
 	}
 }
 
-// The agent that lives is told by what people write: contracts end, and what asked for
+// A running agent is asked by the objects that users write: contracts end, and what asked for
 // them and would do so again goes.
 // The volume of a claim that is being moved would be lost to it without its finalizer.
 func TestClaimsWhoseVolumesAreMovedAreNamed(t *testing.T) {
@@ -262,7 +262,7 @@ func TestPeeringsAreEndedInOrder(t *testing.T) {
 	}
 }
 
-// A provider may hold 10,000 pods for others, and they are looked at each second.
+// A provider may run 10,000 pods for others, and they are read each second.
 func TestOfOffloadedPodsOneIsRead(t *testing.T) {
 	t.Parallel()
 	w := newCleanup(Config{})

@@ -1,4 +1,4 @@
-// Package endpoints turns EndpointSlices into what crosses of a Service, and back.
+// Package endpoints converts EndpointSlices to the form in which a Service crosses, and back.
 package endpoints
 
 import (
@@ -21,12 +21,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// SliceSize is how many endpoints one EndpointSlice holds.
+// SliceSize is how many endpoints one EndpointSlice has at most.
 const SliceSize = 100
 
 // Read returns the endpoints in slices: one per address and set of ports, sorted, at most
-// peering.MaxServiceEndpoints. Of one that is in two slices, as while it moves between them,
-// the ready one counts.
+// peering.MaxServiceEndpoints. If one is in two slices, as while it moves between them, the ready one counts.
 func Read(list []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 	type key struct {
 		address netip.Addr
@@ -78,15 +77,15 @@ func read(a netip.Addr, e discoveryv1.Endpoint, ports map[string]int32) peering.
 	return ep
 }
 
-// Protocol returns a port's protocol; empty is TCP.
+// Protocol returns a port's protocol; empty means TCP.
 func Protocol(s string) corev1.Protocol {
 	return corev1.Protocol(cmp.Or(s, string(corev1.ProtocolTCP)))
 }
 
-// maxAffinitySeconds is the most that Kubernetes takes: a day.
+// maxAffinitySeconds is Kubernetes' limit: a day.
 const maxAffinitySeconds = 86_400
 
-// Affinity has a Service keep clients at one endpoint as it was said, as far as Kubernetes does.
+// Affinity sets the session affinity of a Service, as far as Kubernetes supports it.
 func Affinity(s *corev1.ServiceSpec, in peering.ServiceObject) {
 	s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
 	if in.SessionAffinity != string(corev1.ServiceAffinityClientIP) {
@@ -135,7 +134,7 @@ func ReadPorts(in []corev1.ServicePort) []peering.ServicePort {
 // Resolver returns the address of an endpoint in this cluster's terms.
 type Resolver func(peering.ServiceEndpoint) (netip.Addr, bool)
 
-// group is endpoints that one EndpointSlice can hold: of one family and cluster, with the same ports.
+// group is endpoints that one EndpointSlice can have: of one family and cluster, with the same ports.
 type group struct {
 	family    discoveryv1.AddressType
 	cluster   string
@@ -194,8 +193,8 @@ func reachable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.Is4In6() && a.Zone() == ""
 }
 
-// GroupKey names the EndpointSlices that hold endpoints of a family which have the ports of this
-// one, and are in the same cluster.
+// GroupKey names the EndpointSlices with endpoints of a family that have the ports of this one, and are in the same
+// cluster.
 func GroupKey(family discoveryv1.AddressType, e peering.ServiceEndpoint) string {
 	var b strings.Builder
 	b.WriteString(string(family))
@@ -246,13 +245,13 @@ func newSlice(svc *corev1.Service, in peering.ServiceObject, g *group, key strin
 	return s
 }
 
-// SameSlice says whether an EndpointSlice says what it is to say.
+// SameSlice reports whether an EndpointSlice is as wanted.
 func SameSlice(have, want *discoveryv1.EndpointSlice) bool {
 	return equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) &&
 		equality.Semantic.DeepEqual(have.Labels, want.Labels) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences)
 }
 
-// Short returns eight characters that stand for a hash in a name.
+// Short returns eight characters that represent a hash in a name.
 func Short(sum []byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum))[:8]
 }

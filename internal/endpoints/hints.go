@@ -6,7 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Hint gives the ready endpoints of an EndpointSlice the hints that Kubernetes gives those of a Service with this
+// Hint sets on the ready endpoints of an EndpointSlice the hints that Kubernetes sets for a Service with this
 // trafficDistribution: their zone, and their node. An endpoint in another cluster has neither, and gets none: then
 // kube-proxy uses all, wherever they are.
 func Hint(part *discoveryv1.EndpointSlice, trafficDistribution string) {

@@ -10,20 +10,20 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Index finds the Services that may lead to a pod, by the UID that it has at its home. UIDs are a consumer's word, so
-// only their hashes are kept: two that have the same one are found together. The zero value is empty; it is safe for
+// Index finds the Services that may lead to a pod, by the UID that it has at its home. A consumer chooses UIDs, so
+// only their hashes are kept: two with the same hash are found together. The zero value is empty; it is safe for
 // concurrent use.
 type Index struct {
 	mu   sync.Mutex
 	seed maphash.Seed
-	// services are those that name a pod, pods the other way about. all are those of a namespace that may lead to
-	// any of its pods: of a cluster set, whose pods have addresses here that this does not know.
+	// services are those that name a pod, pods the inverse. all are the Services of a namespace that may lead to
+	// any of its pods: Services of a cluster set, whose pods' addresses here this index does not know.
 	services map[uint64][]types.NamespacedName
 	pods     map[types.NamespacedName][]uint64
 	all      map[string][]types.NamespacedName
 }
 
-// Set records what a Service leads to.
+// Set records the pods of a Service.
 func (x *Index) Set(service types.NamespacedName, in peering.ServiceObject) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What the index finds is what a look at all Services finds, whatever came and went.
+// The index finds the same as a search of all Services, whatever came and went.
 func TestTheIndexFindsTheServicesOfAPod(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var x Index

@@ -15,22 +15,21 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// The labels that the Multi-Cluster Services API gives to EndpointSlices: the name of their
-// ServiceImport, and the cluster that their endpoints are in. A Service that has a
-// ServiceImport's address has the first one, too.
+// The labels of the Multi-Cluster Services API on EndpointSlices: the name of their ServiceImport, and the cluster
+// of their endpoints. A Service that has a ServiceImport's address has the first one, too.
 const (
 	labelSetName    = "multicluster.kubernetes.io/service-name"
 	labelSetCluster = "multicluster.kubernetes.io/source-cluster"
 )
 
-// SetName returns the name of the Service that has a ServiceImport's address, and of what crosses of
-// one without. Nobody would give an exported Service this name.
+// SetName returns the name of the Service that has a ServiceImport's address, under which a ServiceImport without
+// one crosses, too. An exported Service is unlikely to have this name.
 func SetName(serviceImport string) string {
 	sum := sha256.Sum256([]byte(serviceImport))
 	return "clusterset-" + Short(sum[:])
 }
 
-// SetOf returns the name of the ServiceImport that the agent made a Service or an EndpointSlice of; empty if it
+// SetOf returns the name of the ServiceImport for which the agent made a Service or an EndpointSlice; empty if it
 // did not.
 func SetOf(o metav1.Object) string {
 	if labels := o.GetLabels(); labels[api.LabelManaged] == api.Manager {
@@ -39,18 +38,17 @@ func SetOf(o metav1.Object) string {
 	return ""
 }
 
-// SetService is what crosses of a ServiceImport.
+// SetService is the form in which a ServiceImport crosses.
 type SetService struct {
-	// Name and UID are of the object that crosses: the Service that has the address, or, of one
-	// without, the name that it would have and the UID of the ServiceImport.
+	// Name and UID are of the object that crosses: the Service that has the address, or without one, the name that
+	// it would have and the UID of the ServiceImport.
 	Name, UID string
 	peering.ServiceObject
 }
 
-// OfSet returns what crosses to a provider of the ServiceImports of a namespace, by the Services
-// and EndpointSlices that were made of them, in the order of their names. Only endpoints of this cluster and of the
-// provider's own cross: those of a third cluster the provider does not reach, or not by
-// addresses of this one.
+// OfSet returns what crosses to a provider of the ServiceImports of a namespace, by the Services and EndpointSlices
+// that were made for them, sorted by name. Only endpoints of this cluster and of the provider itself cross: the
+// provider does not reach those of a third cluster, or not by addresses of this one.
 func OfSet(services []*corev1.Service, list []*discoveryv1.EndpointSlice, provider string) []SetService {
 	found := map[string]*SetService{}
 	for _, s := range services {
@@ -86,9 +84,9 @@ func OfSet(services []*corev1.Service, list []*discoveryv1.EndpointSlice, provid
 	return out
 }
 
-// leading returns the EndpointSlices that the address of a ServiceImport leads to here: those that
-// are a Service's. Where it leads to none of these it leads to all, of which the provider
-// reaches some. A headless one has no such label, and leads to all.
+// leading returns the EndpointSlices that the address of a ServiceImport leads to here: those with a Service's
+// label. If there are none it leads to all, of which the provider reaches some. A headless one has no such label,
+// and leads to all.
 func leading(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	out := slices.DeleteFunc(slices.Clone(list), func(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.LabelServiceName] == "" })
 	if len(out) == 0 {
@@ -112,7 +110,7 @@ func readSet(list []*discoveryv1.EndpointSlice) (out []peering.ServiceEndpoint) 
 	return out[:min(len(out), peering.MaxServiceEndpoints)]
 }
 
-// portsOf returns the ports of EndpointSlices, each name and each number once.
+// portsOf returns the ports of EndpointSlices, without duplicate names and numbers.
 func portsOf(list []*discoveryv1.EndpointSlice) []peering.ServicePort {
 	out := []peering.ServicePort{}
 	for _, s := range slices.SortedFunc(slices.Values(list), func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) }) {

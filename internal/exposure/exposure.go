@@ -1,5 +1,5 @@
-// Package exposure says what of this cluster a peer may reach because of a contract, by what
-// crosses and what was said of it. internal/allow makes of that what a Tunnel says.
+// Package exposure decides what of this cluster a peer may reach because of a contract, by the objects that cross
+// and their statuses. internal/allow turns that into the rules of a Tunnel.
 package exposure
 
 import (
@@ -19,47 +19,43 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Exposure is what a provider may reach here because of one contract: the ports
-// of the Services that it was told of, each from the pods of the same namespace
-// that it runs for us. It is read off what crosses, so it can be neither more nor
-// less than that.
+// Exposure is what a provider may reach here because of one contract: the ports of the Services that were sent to
+// it, each from the pods of the same namespace that it runs for us. It is derived from the objects that cross, so
+// it can be neither more nor less than that.
 type Exposure struct {
 	Contract string
-	// Changed is called when it may have changed.
+	// Changed is called when the exposure may have changed.
 	Changed func()
-	// Home returns an address of the provider in this cluster's terms, as far as it has one
-	// by now.
+	// Home translates an address of the provider to this cluster's alias, if it has one by now.
 	Home func(netip.Addr) (netip.Addr, bool)
 
-	// Local returns the addresses of the pods of this cluster that run in the provider,
-	// by what their statuses say, and whether all Services were looked at since this
-	// agent started.
+	// Local returns the addresses of the pods of this cluster that run in the provider, by their statuses, and
+	// whether all Services were processed since this agent started.
 	Local func() (pods map[peering.ObjectRef][]netip.Addr, complete bool)
 
 	mu sync.Mutex
-	// ready says that all that was wanted has been wanted again, known that nothing of
-	// what is exposed is missing since.
+	// ready: all objects that were wanted have been wanted again. known: no part of the exposure has been missing
+	// since.
 	ready, known bool
 	services     map[peering.ObjectRef][]allow.Destination
-	// pods has this cluster's own pods alone, by UID: which pods there are, and in which
-	// namespace, is not the provider's to say.
+	// pods has this cluster's own pods alone, by UID: the provider does not decide which pods there are, and in
+	// which namespace.
 	pods map[string]sources
-	// heard is what the provider said of other pods on this stream, of which some may become known
-	// as this cluster's: their addresses there. Until this cluster's are, there are none of those that are gone.
-	heard map[string][]netip.Addr
+	// early is the addresses that the provider sent on this stream for other pods, some of which may become known
+	// as this cluster's. Until this cluster's pods are known, those that are gone have an empty list.
+	early map[string][]netip.Addr
 }
 
 // sources is a pod that runs in the provider.
 type sources struct {
 	namespace string
-	// wanted says that the pod is to run, said that the provider said of it where.
-	wanted, said bool
-	// there is its addresses as the provider said them, home those that its status has
-	// until then.
+	// wanted: the pod should run. reported: the provider sent its addresses.
+	wanted, reported bool
+	// there is its addresses as the provider sent them, home those in its status until then.
 	there, home []netip.Addr
 }
 
-// Want notes a pod, or what a Service's endpoints are.
+// Want records a pod, or the endpoints of a Service.
 func (e *Exposure) Want(o peering.Object) {
 	switch o.Ref.Kind {
 	case peering.KindPod:
@@ -74,10 +70,10 @@ func (e *Exposure) wantPod(ref peering.ObjectRef) {
 	e.mu.Lock()
 	pod := e.pods[ref.UID]
 	pod.namespace, pod.wanted = ref.Namespace, true
-	there, said := e.heard[ref.UID]
-	if said {
-		pod.there, pod.said = there, true
-		delete(e.heard, ref.UID)
+	there, reported := e.early[ref.UID]
+	if reported {
+		pod.there, pod.reported = there, true
+		delete(e.early, ref.UID)
 	}
 	e.keep(ref.UID, pod)
 	e.mu.Unlock()
@@ -86,7 +82,7 @@ func (e *Exposure) wantPod(ref peering.ObjectRef) {
 	}
 }
 
-// keep keeps a pod for as long as it matters. The lock is held.
+// keep stores a pod for as long as it matters. The caller holds the lock.
 func (e *Exposure) keep(uid string, pod sources) {
 	if e.pods == nil {
 		e.pods = map[string]sources{}
@@ -100,7 +96,7 @@ func (e *Exposure) keep(uid string, pod sources) {
 func (e *Exposure) wantService(o peering.Object) {
 	var service peering.ServiceObject
 	if err := json.Unmarshal(o.JSON, &service); err != nil {
-		return // what cannot be read exposes nothing
+		return // a malformed object exposes nothing
 	}
 	open := destinationsOf(&service)
 	e.mu.Lock()
@@ -133,9 +129,8 @@ func destinationsOf(service *peering.ServiceObject) []allow.Destination {
 	return out
 }
 
-// Unwant notes that an object is not wanted any more. A pod keeps its sources until
-// the provider says that it is gone: until then it ends in order, and may need what
-// it always needed.
+// Unwant records that an object is no longer wanted. A pod keeps its sources until the provider reports that it is
+// gone: until then it ends in order, and may need what it always needed.
 func (e *Exposure) Unwant(ref peering.ObjectRef) {
 	e.mu.Lock()
 	_, had := e.services[ref]
@@ -150,15 +145,15 @@ func (e *Exposure) Unwant(ref peering.ObjectRef) {
 	}
 }
 
-// Connected notes that the provider says all again from here on.
+// Connected records that the provider sends everything again from here on.
 func (e *Exposure) Connected() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard = nil
+	e.early = nil
 }
 
-// Status notes a pod's addresses. What is said of a pod that is not known to be this cluster's is
-// kept, in bounds, until it is or another stream begins: the provider says it once.
+// Status records a pod's addresses. Those of a pod that is not known to be this cluster's are kept, within limits,
+// until it is or another stream begins: the provider sends them once.
 func (e *Exposure) Status(s peering.PodStatus) {
 	there := addressesIn(s)
 	e.mu.Lock()
@@ -168,18 +163,18 @@ func (e *Exposure) Status(s peering.PodStatus) {
 	case own && s.Gone:
 		delete(e.pods, s.Ref.UID)
 	case own:
-		pod.there, pod.home, pod.said = there, nil, true
+		pod.there, pod.home, pod.reported = there, nil, true
 		e.keep(s.Ref.UID, pod)
 	}
-	_, again := e.heard[s.Ref.UID]
+	_, again := e.early[s.Ref.UID]
 	switch {
 	case e.known && (own || s.Gone):
-		delete(e.heard, s.Ref.UID)
-	case own && s.Gone, !own && (again || len(e.heard) < maxUnknownPods):
-		if e.heard == nil {
-			e.heard = map[string][]netip.Addr{}
+		delete(e.early, s.Ref.UID)
+	case own && s.Gone, !own && (again || len(e.early) < maxUnknownPods):
+		if e.early == nil {
+			e.early = map[string][]netip.Addr{}
 		}
-		e.heard[s.Ref.UID] = there
+		e.early[s.Ref.UID] = there
 	}
 	e.mu.Unlock()
 	if changed {
@@ -187,8 +182,7 @@ func (e *Exposure) Status(s peering.PodStatus) {
 	}
 }
 
-// addressesIn returns a pod's addresses by its status, as the provider has them: the first few
-// of each family.
+// addressesIn returns a pod's addresses by its status, as the provider knows them: the first few of each family.
 func addressesIn(s peering.PodStatus) []netip.Addr {
 	var status corev1.PodStatus
 	if s.Gone || json.Unmarshal(s.Status, &status) != nil {
@@ -206,10 +200,9 @@ func addressesIn(s peering.PodStatus) []netip.Addr {
 	return out
 }
 
-// addresses returns a pod's addresses in home terms, at most one of each family, as
-// Kubernetes has them.
+// addresses returns the aliases of a pod's addresses, at most one of each family, as in Kubernetes.
 func (e *Exposure) addresses(pod sources) []netip.Addr {
-	if !pod.said {
+	if !pod.reported {
 		return pod.home
 	}
 	var out []netip.Addr
@@ -222,7 +215,7 @@ func (e *Exposure) addresses(pod sources) []netip.Addr {
 	return out
 }
 
-// Readied notes that every object that is wanted has been wanted.
+// Readied records that every object that is wanted has been wanted.
 func (e *Exposure) Readied() {
 	e.mu.Lock()
 	e.ready = true
@@ -230,9 +223,8 @@ func (e *Exposure) Readied() {
 	e.Changed()
 }
 
-// learn takes over what this cluster's own objects say once all Services were looked
-// at: the addresses of pods are in their statuses, also while the provider cannot be
-// asked.
+// learn takes addresses from this cluster's own objects once all Services were processed: the addresses of pods are
+// in their statuses, also while the provider cannot be asked.
 func (e *Exposure) learn() {
 	e.mu.Lock()
 	due := e.ready && !e.known
@@ -248,13 +240,13 @@ func (e *Exposure) learn() {
 	defer e.mu.Unlock()
 	for ref, addrs := range pods {
 		pod, own := e.pods[ref.UID]
-		heard, said := e.heard[ref.UID]
-		delete(e.heard, ref.UID)
+		early, reported := e.early[ref.UID]
+		delete(e.early, ref.UID)
 		switch {
-		case own && pod.said, said && len(heard) == 0:
+		case own && pod.reported, reported && len(early) == 0:
 			continue
-		case said:
-			pod.there, pod.said = heard, true
+		case reported:
+			pod.there, pod.reported = early, true
 		default:
 			pod.home = addrs
 		}
@@ -262,10 +254,10 @@ func (e *Exposure) learn() {
 		e.keep(ref.UID, pod)
 	}
 	e.known = true
-	maps.DeleteFunc(e.heard, func(_ string, there []netip.Addr) bool { return len(there) == 0 })
+	maps.DeleteFunc(e.early, func(_ string, there []netip.Addr) bool { return len(there) == 0 })
 }
 
-// Reachable is what peers may reach of this cluster: its pods, and hosts that are none.
+// Reachable is what peers may reach of this cluster: its pods, and other hosts.
 type Reachable struct {
 	Pods  []netip.Prefix
 	Hosts []allow.Host
@@ -274,14 +266,13 @@ type Reachable struct {
 	Thirds map[string]map[string][]netip.Addr
 }
 
-// holds says whether a Service of a namespace may open a destination.
-func (r Reachable) holds(namespace string, d allow.Destination) bool {
+// opens reports whether a Service of a namespace may open a destination.
+func (r Reachable) opens(namespace string, d allow.Destination) bool {
 	return slices.ContainsFunc(r.Pods, func(p netip.Prefix) bool { return p.Contains(d.Addr) }) ||
 		slices.ContainsFunc(r.Hosts, func(h allow.Host) bool { return h.Opens(namespace, d) })
 }
 
-// Exposed returns what is exposed, by namespace, of addresses that are this
-// cluster's own, and whether that is all.
+// Exposed returns what is exposed, by namespace, of addresses that are this cluster's own, and whether that is all.
 func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 	e.learn()
 	e.mu.Lock()
@@ -292,7 +283,7 @@ func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 	}
 	for ref, open := range e.services {
 		for _, d := range open {
-			if own.holds(ref.Namespace, d) {
+			if own.opens(ref.Namespace, d) {
 				to[ref.Namespace] = append(to[ref.Namespace], d)
 			}
 		}
@@ -306,9 +297,8 @@ func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 	return out, e.known
 }
 
-// passed returns what is exposed of this cluster's pods in third peers: endpoints of the Services that
-// the provider was told of, and the addresses that the namespace's pods there come from. The lock is
-// held.
+// passed returns what is exposed of this cluster's pods in third peers: endpoints of the Services that were sent to
+// the provider, and the addresses of the namespace's pods there. The caller holds the lock.
 func (e *Exposure) passed(from map[string][]netip.Addr, thirds map[string]map[string][]netip.Addr) (out []allow.Exposed) {
 	for third, pods := range thirds {
 		for namespace, addrs := range pods {
@@ -340,16 +330,16 @@ func (e *Exposure) There() map[string][]netip.Addr {
 	return out
 }
 
-// Startup says of which contracts it is not known yet, since this agent started,
-// what they expose. The zero value begins when it is first asked.
+// Startup knows the contracts whose exposure is not known yet since this agent started. The zero value begins with
+// the first call.
 type Startup struct {
 	mu    sync.Mutex
 	since time.Time
 	known map[string]bool
 }
 
-// Unsure says whether what stands of a contract is to stay for now. Once all of it was
-// known it never is again, nor after grace.
+// Unsure reports whether what is open for a contract has to stay for now. It is false once everything was known,
+// and after grace.
 func (s *Startup) Unsure(contract string, known bool, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,7 +361,7 @@ func Ports(contract string, open []services.Port, own Reachable) []allow.Exposed
 	var out []allow.Exposed
 	for _, p := range open {
 		d := allow.Destination{Addr: p.Addr, Port: v1alpha1.DestinationPort{Protocol: p.Protocol, Port: p.Port}}
-		if !own.holds(p.Namespace, d) {
+		if !own.opens(p.Namespace, d) {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].Namespace != p.Namespace {

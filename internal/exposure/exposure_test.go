@@ -36,7 +36,7 @@ func serviceIn(t *testing.T, namespace, name string, addrs ...string) peering.Ob
 	return peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name, UID: namespace + name}, JSON: data}
 }
 
-// podIn is what a provider says of a pod with these addresses.
+// podIn is the status of a pod with these addresses.
 func podIn(t *testing.T, namespace, uid string, addrs ...string) peering.PodStatus {
 	t.Helper()
 	var status corev1.PodStatus
@@ -95,7 +95,7 @@ func addrsOf(list []allow.Destination) []netip.Addr {
 }
 
 // After a start of the agent, what a contract exposes is known once its Services were
-// looked at; where its pods run on is in their statuses, whether or not the provider
+// processed; where its pods run on is in their statuses, whether or not the provider
 // can be asked.
 func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	wantPods(e, "shop", "late", "quiet")
 	e.Readied()
 	if known() {
-		t.Error("it is known before all Services were looked at")
+		t.Error("it is known before all Services were processed")
 	}
 	complete = true
 	got, is := e.Exposed(Reachable{Pods: own})
@@ -139,7 +139,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	}
 }
 
-// A pod whose address gets its alias after the provider told of it is a source from then on, by
+// A pod whose address gets its alias after the provider sent it is a source from then on, by
 // the alias that it has now.
 func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 	}
 }
 
-// A provider says a pod's addresses once. It may do so before home's own cache has the pod.
+// A provider sends a pod's addresses once. It may do so before home's own cache has the pod.
 func TestAddressesThatCameBeforeTheirPodOpenWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
@@ -180,14 +180,13 @@ func TestAddressesThatCameBeforeTheirPodOpenWhatItNeeds(t *testing.T) {
 }
 
 // A provider that names pods which this cluster does not have makes it keep a bounded
-// number of them until its next stream, and opens nothing by them: neither is a namespace
-// its to say.
+// number of them until its next stream, and opens nothing by them: it does not decide on their namespaces.
 func TestInventedPodsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
 	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	e.Want(serviceIn(t, "stays", "db", "10.200.0.2"))
-	kept := func() int { return len(e.pods) + len(e.heard) }
+	kept := func() int { return len(e.pods) + len(e.early) }
 	invented := podIn(t, "stays", "", "10.240.0.9")
 	invent := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -215,7 +214,7 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 		t.Errorf("once this cluster's pods are known %d of others are kept, and %d namespaces are open", got, len(exposedBy(e)))
 	}
 	e.Connected()
-	// Of a pod that there is the provider says another namespace, and addresses without end.
+	// For an existing pod the provider sends another namespace, and addresses without end.
 	wantPods(e, "shop", "a")
 	many := make([]string, 0, 1000)
 	for i := range cap(many) {
@@ -248,7 +247,7 @@ func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 		{0, "b", true, false},
 		{time.Minute, "a", false, true},
 		{time.Minute, "a", true, false},
-		{time.Minute, "a", false, false}, // what a peer does later is no reason to wait again
+		{time.Minute, "a", false, false}, // what a peer does later does not start the wait again
 		{time.Minute, "c", false, true},
 		{grace, "c", false, false},
 		{grace, "d", false, false},
@@ -269,7 +268,7 @@ func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
 	before := changes
 	e.Status(podIn(t, "shop", "a", "10.240.0.2"))
 	if changes == before {
-		t.Error("another address under the same UID is no change")
+		t.Error("another address under the same UID does not change it")
 	}
 	sources := func() []netip.Addr {
 		var out []netip.Addr
@@ -316,8 +315,8 @@ func TestExportedPortsAreExposed(t *testing.T) {
 }
 
 // Of pods at another provider those are open that are endpoints of a Service of a namespace with
-// pods at both, on its ports: none of another namespace, nor what somebody wrote into a Service. All
-// of the namespace's pods there are to have names.
+// pods at both, on its ports: none of another namespace, nor what a user wrote into a Service. All
+// of the namespace's pods there need aliases.
 func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
 	t.Parallel()
 	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}}
@@ -356,7 +355,7 @@ func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
 	check("with transit")
 }
 
-// A Service opens a host that is no pod where an ExternalHost of its own namespace has the
+// A Service opens an external host if an ExternalHost of its own namespace has the
 // address and the port, and no other.
 func TestServicesOpenHostsOfTheirNamespace(t *testing.T) {
 	t.Parallel()

@@ -1,3 +1,2 @@
-// Package fencing is what becomes of pods whose provider does not answer, as their namespace
-// chose it.
+// Package fencing decides what happens to pods whose provider does not respond, as their namespace asks.
 package fencing

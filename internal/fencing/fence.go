@@ -16,28 +16,27 @@ import "time"
 //	                                                           answered+fence+margin
 
 const (
-	// stopsEarly is how long before the end of a fence a provider begins to stop what it runs: Grace
-	// for the containers to end, and the rest for another of its agents to take over.
+	// stopsEarly is how long before the end of a fence a provider starts to stop what it runs: Grace for the
+	// containers to end, and the rest for another of its agents to take over.
 	stopsEarly = time.Minute
-	// Grace is how long the containers of a pod that is fenced have to end.
+	// Grace is how long the containers of a fenced pod have to end.
 	Grace = 30 * time.Second
-	// maxAsked is how many questions a provider remembers that are not answered.
+	// maxAsked is how many unanswered questions a provider remembers.
 	maxAsked = 8
-	// margin and drift is by how much longer a consumer waits: clocks of two machines drift apart by
-	// less than one in drift.
+	// margin and drift are how much longer a consumer waits: clocks of two machines drift apart by less than one
+	// part in drift.
 	margin = 5 * time.Second
 	drift  = 100
 )
 
-// Ticks is a time on a clock of one side that only goes forward: since it began.
+// Ticks is a time, since its start, on a clock of one side that only goes forward.
 type Ticks = time.Duration
 
-// Ask is a provider's half of the fences with one consumer. Its zero value has no answer.
+// Ask is a provider's half of the fences with one consumer. Its zero value has no answer yet.
 type Ask struct {
 	last  uint64
 	asked []question
-	// alive is a time at which the consumer was there: when the question was asked that it
-	// answered last.
+	// alive is a time at which the consumer was there: when the question that it answered last was asked.
 	alive Ticks
 	known bool
 }
@@ -57,7 +56,8 @@ func (f *Ask) Ask(now Ticks) uint64 {
 	return f.last
 }
 
-// Answered records the answer to a question. One that was not asked, or answered before, is none.
+// Answered records the answer to a question. It ignores answers to questions that were not asked, or answered
+// before.
 func (f *Ask) Answered(number uint64) {
 	for i, q := range f.asked {
 		if q.number == number {
@@ -68,7 +68,7 @@ func (f *Ask) Answered(number uint64) {
 	}
 }
 
-// Was records that the consumer was there at a time, as an agent before this one knew.
+// Was records that the consumer was there at a time, as an earlier agent recorded.
 func (f *Ask) Was(at Ticks) {
 	if !f.known || at > f.alive {
 		f.alive, f.known = at, true
@@ -78,14 +78,14 @@ func (f *Ask) Was(at Ticks) {
 // Alive returns when the consumer is last known to have been there; false if that is not known.
 func (f *Ask) Alive() (Ticks, bool) { return f.alive, f.known }
 
-// Stops says whether what runs under a fence is to be stopped now, and nothing of it to be begun.
-// What is not known is not there.
+// Stops reports whether pods under a fence have to stop now, and none may start. A consumer of which nothing is
+// known counts as silent.
 func (f *Ask) Stops(now, fence Ticks) bool {
 	return !f.known || now >= f.alive+fence-stopsEarly
 }
 
-// Wait is a consumer's half of the fences with one provider. Its zero value is that of a process
-// whose clock begins now: what the one before it answered, it answered before.
+// Wait is a consumer's half of the fences with one provider. Its zero value belongs to a process whose clock begins
+// now: earlier processes answered before that.
 type Wait struct {
 	answered Ticks
 }
@@ -98,16 +98,16 @@ func (f *Wait) Over(fence Ticks) Ticks {
 	return f.answered + fence + fence/drift + margin
 }
 
-// Term is how long a fence is, as the consumer may count on it: what it asked the provider
-// for, and what the provider has agreed to. 0 is no fence.
+// Term is the length of a fence that the consumer may count on: what it asked the provider for, and what the
+// provider has agreed to. 0 means no fence.
 type Term struct {
 	asked Ticks
-	// agreed is the longest one that the provider may keep to besides: the one that it agreed to
-	// last, or one that it was asked for since and may have taken. 0 is that it never agreed.
+	// agreed is the longest one that the provider may keep to besides: the one that it agreed to last, or one that
+	// it was asked for since and may have accepted. 0 means that it never agreed.
 	agreed Ticks
 }
 
-// NewTerm returns what a process before this one had agreed to.
+// NewTerm returns the term that an earlier process had agreed on.
 func NewTerm(agreed Ticks) Term { return Term{asked: agreed, agreed: agreed} }
 
 // Ask records that another fence is about to be asked for.
@@ -124,8 +124,8 @@ func (f *Term) Ask(fence Ticks) {
 // Agree records that the provider agreed to what it was asked for last.
 func (f *Term) Agree() { f.agreed = f.asked }
 
-// Counts returns the fence that the provider keeps to, whichever of the two it knows: the longer
-// one. Without an agreement there is none.
+// Counts returns the fence that the provider keeps to, whichever of the two it knows: the longer one; false without
+// an agreement.
 func (f *Term) Counts() (fence Ticks, ok bool) {
 	if f.asked == 0 || f.agreed == 0 {
 		return 0, false

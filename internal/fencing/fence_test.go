@@ -17,17 +17,17 @@ func TestAskCountsFromTheQuestionAtTheProvider(t *testing.T) {
 		now  Ticks
 		want bool
 	}{
-		"one that is not known is stopped":         {func(*Ask) {}, 0, true},
-		"one that answered is not":                 {func(f *Ask) { f.Answered(f.Ask(0)) }, at(239), false},
-		"one that is silent is":                    {func(f *Ask) { f.Answered(f.Ask(0)) }, at(240), true},
-		"a question is no answer":                  {func(f *Ask) { f.Answered(f.Ask(0)); f.Ask(at(200)) }, at(240), true},
-		"a later answer counts":                    {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(f.Ask(at(200))) }, at(300), false},
-		"an answer counts from its question":       {func(f *Ask) { n := f.Ask(0); f.Ask(at(200)); f.Answered(n) }, at(240), true},
-		"an answer to nothing counts for nothing":  {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(17) }, at(240), true},
-		"an answer again counts for nothing":       {func(f *Ask) { n := f.Ask(0); f.Answered(n); f.Ask(at(100)); f.Answered(n) }, at(240), true},
-		"an older answer takes nothing back":       {func(f *Ask) { f.Ask(0); f.Answered(f.Ask(at(100))); f.Answered(1) }, at(339), false},
-		"what an agent before this one knew holds": {func(f *Ask) { f.Was(at(-100)) }, at(139), false},
-		"and no longer":                            {func(f *Ask) { f.Was(at(-100)) }, at(140), true},
+		"one that is not known is stopped":        {func(*Ask) {}, 0, true},
+		"one that answered is not":                {func(f *Ask) { f.Answered(f.Ask(0)) }, at(239), false},
+		"one that is silent is":                   {func(f *Ask) { f.Answered(f.Ask(0)) }, at(240), true},
+		"a question is not an answer":             {func(f *Ask) { f.Answered(f.Ask(0)); f.Ask(at(200)) }, at(240), true},
+		"a later answer counts":                   {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(f.Ask(at(200))) }, at(300), false},
+		"an answer counts from its question":      {func(f *Ask) { n := f.Ask(0); f.Ask(at(200)); f.Answered(n) }, at(240), true},
+		"an answer without a question is ignored": {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(17) }, at(240), true},
+		"a repeated answer is ignored":            {func(f *Ask) { n := f.Ask(0); f.Answered(n); f.Ask(at(100)); f.Answered(n) }, at(240), true},
+		"an older answer changes nothing":         {func(f *Ask) { f.Ask(0); f.Answered(f.Ask(at(100))); f.Answered(1) }, at(339), false},
+		"what an earlier agent knew counts":       {func(f *Ask) { f.Was(at(-100)) }, at(139), false},
+		"and no longer":                           {func(f *Ask) { f.Was(at(-100)) }, at(140), true},
 		"questions are not kept without end": {func(f *Ask) {
 			for range 100 {
 				f.Ask(0)
@@ -53,7 +53,7 @@ func TestTermIsTheLongerOfWhatWasAskedAndAgreed(t *testing.T) {
 		want Ticks
 	}{
 		"nothing was asked":                   {func(*Term) {}, 0},
-		"it was asked, and nobody agreed":     {func(f *Term) { f.Ask(300) }, 0},
+		"it was asked, and not agreed":        {func(f *Term) { f.Ask(300) }, 0},
 		"it was agreed":                       {func(f *Term) { f.Ask(300); f.Agree() }, 300},
 		"a longer one is asked":               {func(f *Term) { f.Ask(300); f.Agree(); f.Ask(600) }, 600},
 		"a shorter one is asked":              {func(f *Term) { f.Ask(600); f.Agree(); f.Ask(300) }, 600},
@@ -78,7 +78,7 @@ func TestTermIsTheLongerOfWhatWasAskedAndAgreed(t *testing.T) {
 }
 
 // world is a consumer and a provider with a fence, a network between them, and one pod. It
-// goes by real time, which neither side knows: each has a clock that drifts, and begins anywhere.
+// uses real time, which neither side knows: each has a clock that drifts, and begins anywhere.
 type world struct {
 	r     *rand.Rand
 	now   time.Duration

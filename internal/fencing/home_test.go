@@ -9,7 +9,7 @@ import (
 
 func TestNotesAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
-	want := Fence{Namespace: "shop", Contract: "c-1", Length: 5 * time.Minute, Heard: time.Unix(1_800_000_000, 0).UTC()}
+	want := Fence{Namespace: "shop", Contract: "c-1", Length: 5 * time.Minute, LastSeen: time.Unix(1_800_000_000, 0).UTC()}
 	key, note := NoteOf(want)
 	got := Noted("shop", map[string]string{key: note, "example.org/other": "x"})
 	if len(got) != 1 || got[0] != want {
@@ -19,8 +19,8 @@ func TestNotesAreReadAsTheyWereWritten(t *testing.T) {
 		t.Error("another contract has the fence, too")
 	}
 	for _, bad := range []string{"", " ", "300", "300 ", "300 yesterday", "x 2027-01-15T08:00:00Z", "99999999999 2027-01-15T08:00:00Z"} {
-		// It is there, and nobody knows of the consumer: nothing runs under it.
-		if f, ok := NotedFor("shop", "c-1", map[string]string{key: bad}); !ok || !f.Heard.IsZero() || f.Length != 0 {
+		// It exists, and nothing is known of the consumer: no pod runs under it.
+		if f, ok := NotedFor("shop", "c-1", map[string]string{key: bad}); !ok || !f.LastSeen.IsZero() || f.Length != 0 {
 			t.Errorf("%q is read as %+v, %v", bad, f, ok)
 		}
 	}
@@ -33,22 +33,22 @@ func TestHomeCountsOnWhatWasAgreed(t *testing.T) {
 		course func(h *Home)
 		want   time.Duration
 		over   time.Duration
-		// answered says that the provider agreed to what it was asked for last.
+		// answered: the provider agreed to what it was asked for last.
 		answered bool
 	}{
-		"nothing was asked for":                  {func(*Home) {}, 0, 0, false},
-		"it was asked for":                       {func(h *Home) { h.Ask(shop, fence, 0) }, 0, 0, false},
-		"it was taken, and nobody asks":          {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop) }, 0, 0, false},
-		"it was asked whether it is there":       {func(h *Home) { h.Ask(shop, fence, 0); h.Asked() }, 0, 0, false},
-		"both":                                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
-		"another namespace agreed":               {func(h *Home) { h.Ask("bank", fence, 0); h.Took("bank"); h.Asked() }, 0, 0, false},
-		"a minute ago":                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute) }, fence, fence + 8*time.Second - time.Minute, true},
-		"and a question since":                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second, true},
-		"with the process before this one":       {func(h *Home) { h.Ask(shop, fence, fence) }, fence, fence + 8*time.Second, false},
-		"a longer one than with that one":        {func(h *Home) { h.Ask(shop, 2*fence, fence) }, 2 * fence, 2*fence + 11*time.Second, false},
-		"none any more":                          {func(h *Home) { h.Ask(shop, 0, fence) }, 0, 0, false},
-		"a shorter one that is not taken yet":    {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Asked() }, 2 * fence, 2*fence + 11*time.Second, false},
-		"a shorter one that is taken, and asked": {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
+		"nothing was asked for":                          {func(*Home) {}, 0, 0, false},
+		"it was asked for":                               {func(h *Home) { h.Ask(shop, fence, 0) }, 0, 0, false},
+		"it was accepted, and the provider does not ask": {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop) }, 0, 0, false},
+		"it was asked whether it is there":               {func(h *Home) { h.Ask(shop, fence, 0); h.Asked() }, 0, 0, false},
+		"both":                                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
+		"another namespace agreed":                       {func(h *Home) { h.Ask("bank", fence, 0); h.Took("bank"); h.Asked() }, 0, 0, false},
+		"a minute ago":                                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute) }, fence, fence + 8*time.Second - time.Minute, true},
+		"and a question since":                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second, true},
+		"with the process before this one":               {func(h *Home) { h.Ask(shop, fence, fence) }, fence, fence + 8*time.Second, false},
+		"a longer one than with that one":                {func(h *Home) { h.Ask(shop, 2*fence, fence) }, 2 * fence, 2*fence + 11*time.Second, false},
+		"none any more":                                  {func(h *Home) { h.Ask(shop, 0, fence) }, 0, 0, false},
+		"a shorter one that is not taken yet":            {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Asked() }, 2 * fence, 2*fence + 11*time.Second, false},
+		"a shorter one that is taken, and asked":         {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestHomeNeverCountsOnLessThanTheProviderKeepsTo(t *testing.T) {
 				switch agreed := h.Counts(shop); {
 				case wants == 0:
 					written = 0
-				case begins: // there is no virtual node yet, and what was written stays
+				case begins: // there is no virtual node yet, and what was recorded stays
 				case agreed > 0:
 					written = max(agreed, wants)
 				default:
@@ -104,7 +104,7 @@ func TestHomeNeverCountsOnLessThanTheProviderKeepsTo(t *testing.T) {
 				h.Ask(shop, asked, written)
 				begins = false
 			case 6:
-				if !cut && !begins { // it takes what it is asked for, and says so, or the answer is lost
+				if !cut && !begins { // it accepts what it is asked for, and responds, or the response is lost
 					keeps = asked
 					if r.IntN(2) == 0 {
 						h.Took(shop)

@@ -14,13 +14,13 @@ import (
 const (
 	// keepEvery is how often fences are checked.
 	keepEvery = time.Second
-	// noteParts is into how many parts a fence is divided by notes of when its consumer was there.
+	// noteParts is into how many parts the notes of when its consumer was there divide a fence.
 	noteParts = 6
-	// clockSkew is by how much the clocks of this cluster's nodes may differ: an agent that takes
-	// over on another node reads when the one before it heard of a consumer.
+	// clockSkew is by how much the clocks of this cluster's nodes may differ: an agent that takes over on another
+	// node reads when the one before it was last answered.
 	clockSkew = 10 * time.Second
-	// keepAtOnce is how many namespaces are seen to at once, and keepTimeout for how long each: one
-	// that does not get on holds up no other for long.
+	// keepAtOnce is how many namespaces are handled at once, and keepTimeout how long each may take: a slow one
+	// does not delay others for long.
 	keepAtOnce  = 16
 	keepTimeout = 10 * time.Second
 )
@@ -30,53 +30,50 @@ type Fence struct {
 	Namespace, Contract string
 	// Length is how long the consumer may be silent.
 	Length time.Duration
-	// Heard is when the consumer was there, as was noted; by the clock of whichever node the
-	// agent ran on.
-	Heard time.Time
+	// LastSeen is the noted time at which the consumer was there, by the clock of the node on which the agent ran.
+	LastSeen time.Time
 }
 
-// key is the fence without what changes of it.
+// key is the fence without the part that changes.
 func (f Fence) key() Fence {
-	f.Heard = time.Time{}
+	f.LastSeen = time.Time{}
 	return f
 }
 
-// Stock is what runs here under fences.
+// Stock is the pods that run here under fences.
 type Stock interface {
-	// Fences returns all, and false while they are not known.
+	// Fences returns all fences, and false while they are not known.
 	Fences() ([]Fence, bool)
-	// Stop ends the pods under a fence, and says how many it did that were not ending.
+	// Stop ends the pods under a fence, and returns how many were not ending already.
 	Stop(ctx context.Context, f Fence) (int, error)
-	// Note writes down Heard of a fence.
+	// Note stores LastSeen of a fence.
 	Note(ctx context.Context, f Fence) error
 }
 
-// Keeper keeps to the fences that this cluster agreed to: it asks consumers whether they are
-// there, and stops what it runs for those that are silent.
+// Keeper keeps to the fences that this cluster agreed to: it asks consumers whether they are there, and stops what
+// it runs for silent ones.
 type Keeper struct {
-	// Stock is what runs here. Required.
+	// Stock is the pods that run here. Required.
 	Stock Stock
-	// Clock is a clock that only goes forward, also while this machine sleeps; Wall is the time.
-	// Required.
+	// Clock is a clock that only goes forward, also while this machine sleeps; Wall is the wall clock. Required.
 	Clock func() Ticks
 	Wall  func() time.Time
 	Log   *slog.Logger
-	// Stopped, if set, hears how many pods were stopped under a fence.
+	// Stopped, if set, is called with the number of pods that were stopped under a fence.
 	Stopped func(f Fence, pods int)
 
 	mu sync.Mutex
-	// asks is by contract. None is forgotten, so that no number of a question comes twice.
+	// asks is by contract. Entries are never removed, so that no question number is used twice.
 	asks map[string]*Ask
-	// read is the fences whose notes were read; noted is when which of them was noted. Both
-	// are without Heard.
+	// read is the fences whose notes were read; noted is when each was noted. The keys have no LastSeen.
 	read  map[Fence]bool
 	noted map[Fence]written
 }
 
-// written is when the consumer of a fence was there, by both clocks, as was noted last.
+// written is when the consumer of a fence was there, by both clocks, as it was noted last.
 type written struct {
 	alive Ticks
-	heard time.Time
+	seen  time.Time
 }
 
 // Ask returns the number of a question for the consumer of a contract; false if it has no fence.
@@ -109,16 +106,16 @@ func (k *Keeper) Answered(contract string, number uint64) {
 	}
 }
 
-// Stops says whether nothing may be begun under a fence.
+// Stops reports whether no pod may start under a fence.
 func (k *Keeper) Stops(f Fence) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.of(f).Stops(k.Clock(), f.Length)
 }
 
-// of returns what is known of the consumer of a fence. What an agent before this one noted counts
-// where this one knows nothing; a note of the future, or none, says nothing. A note is by a clock
-// that may be set, so it is read once, when the fence is first seen. k.mu is held.
+// of returns what is known of the consumer of a fence. The note of an earlier agent counts if this one knows
+// nothing; a missing note, or one from the future, does not. A note is by a clock that may be set, so it is read
+// once, when the fence is first seen. The caller holds k.mu.
 func (k *Keeper) of(f Fence) *Ask {
 	if k.asks == nil {
 		k.asks, k.read, k.noted = map[string]*Ask{}, map[Fence]bool{}, map[Fence]written{}
@@ -130,14 +127,14 @@ func (k *Keeper) of(f Fence) *Ask {
 	}
 	if key := f.key(); !k.read[key] {
 		k.read[key] = true
-		if age := k.Wall().Sub(f.Heard); !f.Heard.IsZero() && age > -clockSkew {
+		if age := k.Wall().Sub(f.LastSeen); !f.LastSeen.IsZero() && age > -clockSkew {
 			a.Was(k.Clock() - max(age, 0) - clockSkew)
 		}
 	}
 	return a
 }
 
-// forget forgets the fences that are no more: one that comes again has a note of its own.
+// forget forgets the fences that no longer exist: one that comes again has a note of its own.
 func (k *Keeper) forget(now []Fence) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,7 +161,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// keep stops what is to be stopped, and notes which consumers are there.
+// keep stops what has to stop, and notes which consumers are there.
 func (k *Keeper) keep(ctx context.Context) {
 	fences, known := k.Stock.Fences()
 	if !known {
@@ -206,8 +203,8 @@ func (k *Keeper) act(ctx context.Context, f Fence, stop bool) error {
 	return err
 }
 
-// decide says whether to stop what runs under a fence, or to note when its consumer was there,
-// which it writes into the fence.
+// decide returns whether to stop what runs under a fence, or to note when its consumer was there, which it sets in
+// the fence.
 func (k *Keeper) decide(f *Fence) (stop, note bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,13 +213,13 @@ func (k *Keeper) decide(f *Fence) (stop, note bool) {
 		return true, false
 	}
 	alive, _ := a.Alive()
-	key, heard := f.key(), k.Wall().Add(alive-now)
+	key, seen := f.key(), k.Wall().Add(alive-now)
 	if last, ok := k.noted[key]; ok && alive-last.alive < f.Length/noteParts {
-		// Where the time was set, the agent after this one would read what was noted before wrongly.
-		if moved := heard.Sub(last.heard) - (alive - last.alive); moved.Abs() < clockSkew {
+		// If the time was set, the next agent would misread the former note.
+		if moved := seen.Sub(last.seen) - (alive - last.alive); moved.Abs() < clockSkew {
 			return false, false
 		}
 	}
-	k.noted[key], f.Heard = written{alive, heard}, heard
+	k.noted[key], f.LastSeen = written{alive, seen}, seen
 	return false, true
 }

@@ -114,14 +114,14 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 			agent()
 			time.Sleep(3 * time.Second)
 		}, true},
-		"at once when nobody knows": {func(s *stock, answers *atomic.Bool, agent func() func()) {
-			s.fence.Heard = time.Time{}
+		"at once when nothing is known": {func(s *stock, answers *atomic.Bool, agent func() func()) {
+			s.fence.LastSeen = time.Time{}
 			answers.Store(false)
 			agent()
 			time.Sleep(3 * time.Second)
 		}, true},
 		"at once when the clock went back by a day": {func(s *stock, answers *atomic.Bool, agent func() func()) {
-			s.fence.Heard = time.Now().Add(24 * time.Hour)
+			s.fence.LastSeen = time.Now().Add(24 * time.Hour)
 			answers.Store(false)
 			agent()
 			time.Sleep(3 * time.Second)
@@ -135,7 +135,7 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 		}, true},
 		"not by an agent that took over after the clock was set back": {func(s *stock, answers *atomic.Bool, agent func() func()) {
 			s.set.Store(int64(time.Hour))
-			s.fence.Heard = time.Now().Add(time.Hour)
+			s.fence.LastSeen = time.Now().Add(time.Hour)
 			kill := agent()
 			time.Sleep(time.Minute)
 			s.set.Store(0)
@@ -148,7 +148,7 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 			time.Sleep(time.Minute)
 		}, false},
 		"not before it is known what is here": {func(s *stock, answers *atomic.Bool, agent func() func()) {
-			s.unknown, s.fence.Heard = true, time.Time{}
+			s.unknown, s.fence.LastSeen = true, time.Time{}
 			answers.Store(false)
 			agent()
 			time.Sleep(time.Hour)
@@ -157,7 +157,7 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &stock{fence: Fence{Namespace: "n", Contract: "c", Length: 5 * time.Minute, Heard: time.Now()}}
+				s := &stock{fence: Fence{Namespace: "n", Contract: "c", Length: 5 * time.Minute, LastSeen: time.Now()}}
 				var answers atomic.Bool
 				answers.Store(true)
 				var kills []func()

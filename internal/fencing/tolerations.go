@@ -13,16 +13,16 @@ import (
 // lost returns the taints by which Kubernetes evicts pods from a node that is lost.
 func lost() []string { return []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} }
 
-// IsOurs says whether a toleration is one of those that Tolerations adds. Nobody else writes
-// these taints, which have no value, with the operator Equal.
+// IsOurs reports whether a toleration is one of those that Tolerations adds. No other program writes these taints,
+// which have no value, with the operator Equal.
 func IsOurs(t corev1.Toleration) bool {
 	return slices.Contains(lost(), t.Key) && t.Operator == corev1.TolerationOpEqual && t.Value == "" && t.Effect == corev1.TaintEffectNoExecute
 }
 
-// Tolerations returns the tolerations of a pod on a virtual node by which Kubernetes evicts it as
-// its namespace chose, and whether they differ from those that it has. Of several that match a
-// taint Kubernetes goes by the first one, and takes none away from a pod, so ours come first:
-// those that it had still say how long it stays on a node of the provider that is lost.
+// Tolerations returns the tolerations of a pod on a virtual node by which Kubernetes evicts it as its namespace
+// asks, and whether they differ from those that it has. Of several that match a taint Kubernetes uses the first
+// one, and it removes none from a pod, so ours come first: those that it had still decide how long it stays on a
+// lost node of the provider.
 func Tolerations(has []corev1.Toleration, loss peering.Loss) (want []corev1.Toleration, differ bool) {
 	var seconds *int64
 	if d, ever := loss.Tolerates(); !ever {

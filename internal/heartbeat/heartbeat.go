@@ -48,8 +48,8 @@ type Stream struct {
 	Send func(*ententev1.PeerState) error
 	// Recv returns the next state, or io.EOF.
 	Recv func() (*ententev1.PeerState, error)
-	// End makes blocked calls of Send and Recv return. It may be called more than once and
-	// at any time. Nil: they return when the stream ends by itself.
+	// End makes blocked calls of Send and Recv return. It may be called more than once and at any time. Nil means
+	// that they return when the stream ends by itself.
 	End func(why error)
 }
 
@@ -61,24 +61,22 @@ type Config struct {
 	// Patience is how long a peer may be silent, and is sent to it. Default three
 	// intervals, which are not sent: every peer keeps up with those.
 	Patience time.Duration
-	// Current returns this side's state. It becomes the exchange's, which sets sequence,
-	// sent_at, echo_sequence and patience. An error ends the exchange. Required.
+	// Current returns this side's state, which the exchange may change: it sets sequence, sent_at, echo_sequence
+	// and patience. An error ends the exchange. Required.
 	Current func(context.Context) (*ententev1.PeerState, error)
-	// Watch calls changed whenever Current may return another state, until stop. changed
-	// does not wait. Nil: the state never changes.
+	// Watch calls changed whenever Current may return another state, until stop. changed does not block. Nil means
+	// that the state never changes.
 	Watch func(changed func()) (stop func())
-	// Observe takes each state that the peer sent, checked by wire.CheckState, in
-	// order and one at a time. The next state is read when it returns, so it should not
-	// wait. An error ends the exchange. Required.
+	// Observe receives each state that the peer sent, checked by wire.CheckState, in order and one at a time. The
+	// next state is read when it returns, so it should not block. An error ends the exchange. Required.
 	Observe func(context.Context, *ententev1.PeerState) error
 }
 
-// Run exchanges states until ctx ends, the stream ends, Observe fails, or the
-// peer is silent for too long; then the error is a *peering.Error with the reason
-// HEARTBEAT_LOST. It returns nil when ctx ends and io.EOF when the peer closed its
-// direction in order.
+// Run exchanges states until ctx ends, the stream ends, Observe fails, or the peer is silent for too long; then the
+// error is a *peering.Error with the reason HEARTBEAT_LOST. It returns nil when ctx ends and io.EOF when the peer
+// closed its direction in order.
 //
-// No call of Send or Recv is left when it returns.
+// No call of Send or Recv is running when it returns.
 func Run(ctx context.Context, stream Stream, cfg Config) error {
 	if cfg.Interval <= 0 {
 		cfg.Interval = defaultInterval
@@ -95,7 +93,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 	timer := time.AfterFunc(silence, func() {
 		end(&peering.Error{
 			Reason:     peering.ReasonHeartbeatLost,
-			Message:    fmt.Sprintf("the peer said nothing for %s", silence),
+			Message:    fmt.Sprintf("the peer sent nothing for %s", silence),
 			RetryAfter: cfg.Interval,
 		})
 	})
@@ -121,7 +119,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 
 // receive reads states and passes them on until an error.
 func receive(ctx context.Context, stream Stream, cfg Config, received func(*ententev1.PeerState)) error {
-	// Two an interval are always read: a peer that sends no changes is never throttled.
+	// Two states an interval are always read: a peer that sends no changes is never throttled.
 	limit := rate.NewLimiter(max(maxReceivedRate, 2*rate.Every(cfg.Interval)), maxReceivedBurst)
 	var last uint64
 	for {

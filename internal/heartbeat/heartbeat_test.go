@@ -140,9 +140,9 @@ func TestBothSidesExchangeStatesForHours(t *testing.T) {
 	})
 }
 
-// Each side knows soon that the other heard it: until then neither may conclude from
-// what it hears that they cannot work together.
-func TestTheFirstStateIsAnsweredAtOnce(t *testing.T) {
+// Each side knows soon that the other received its state: until then neither may conclude from
+// what it receives that they cannot work together.
+func TestTheFirstStateIsEchoedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 1)
@@ -162,8 +162,8 @@ func TestTheFirstStateIsAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-// Whoever beats second answers from then on: each side wakes up once an interval.
-func TestOneSideComesToAnswerTheOther(t *testing.T) {
+// The side that sends second follows from then on: each side wakes up once an interval.
+func TestOneSideFollowsTheOther(t *testing.T) {
 	for _, late := range []time.Duration{0, 300 * time.Millisecond, time.Second, 2 * time.Second, 3900 * time.Millisecond} {
 		t.Run(late.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestOneSideComesToAnswerTheOther(t *testing.T) {
 	}
 }
 
-// A peer that beats each 2 s and gives up after 6 s is content with less.
+// A peer that sends each 2 s and gives up after 6 s is content with less.
 func TestAPeerThatSendsMoreOftenIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -215,7 +215,7 @@ func TestTheIntervalFollowsThePatience(t *testing.T) {
 	for _, tc := range []struct{ interval, patience, want time.Duration }{
 		{defaultInterval, 0, defaultInterval},
 		{defaultInterval, 12 * time.Second, defaultInterval},
-		{defaultInterval, time.Nanosecond, defaultInterval}, // nobody is told what costs more
+		{defaultInterval, time.Nanosecond, defaultInterval}, // no peer causes more than that
 		{defaultInterval, 30 * time.Second, 10 * time.Second},
 		{defaultInterval, SessionPatience, MaxInterval},
 		{defaultInterval, 1 << 62, MaxInterval},
@@ -227,7 +227,7 @@ func TestTheIntervalFollowsThePatience(t *testing.T) {
 	}
 }
 
-// A peer may lose its patience: it is told its state as soon as it has to be.
+// A peer's patience may become shorter: it is sent the state as soon as it has to be.
 func TestAShorterPatienceIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -250,28 +250,28 @@ func TestAShorterPatienceIsHonoured(t *testing.T) {
 		if err := b.send(&ententev1.PeerState{Sequence: 1, Patience: durationpb.New(SessionPatience)}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(defaultInterval / 4) // so soon after its last word it does not answer
+		time.Sleep(defaultInterval / 4) // so soon after its last state it does not echo
 		said()
 		if err := b.send(&ententev1.PeerState{Sequence: 2}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(defaultInterval + time.Second)
 		if n := said(); n == 0 {
-			t.Error("it is told nothing in time")
+			t.Error("it is sent nothing in time")
 		}
 		cancel()
 		synctest.Wait()
 	})
 }
 
-// Who has the patience hears what is new at once, and what is not each two minutes.
+// A patient peer receives changes at once, and an unchanged state each two minutes.
 func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		one, two    time.Duration // their patience
 		most, least uint64        // states in an hour from one to two
 	}{
 		"both are patient": {SessionPatience, SessionPatience, 40, 25},
-		"one is not":       {0, SessionPatience, 65, 25}, // it hears much, and answers some
+		"one is not":       {0, SessionPatience, 65, 25}, // it receives many, and echoes some
 		"two is not":       {SessionPatience, 0, 920, 800},
 		"neither is":       {0, 0, 920, 800},
 	} {
@@ -290,7 +290,7 @@ func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 					t.Errorf("%d states in an hour, want %d to %d", n, tc.least, tc.most)
 				}
 				if got := two.last().GetPatience().AsDuration(); got != tc.one {
-					t.Errorf("two is told of the patience %s, want %s", got, tc.one)
+					t.Errorf("two receives the patience %s, want %s", got, tc.one)
 				}
 				one.set(7)
 				time.Sleep(minGap)
@@ -339,7 +339,7 @@ func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			// Nobody reads or writes at the other end, and the buffer fills: Run has to
+			// Nothing reads or writes at the other end, and the buffer fills: Run has to
 			// end although its own sends block.
 			a, _ := pipes(ctx, 0)
 			start, cfg := time.Now(), newSide(1).config()

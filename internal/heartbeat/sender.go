@@ -10,10 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// sender sends this side's state: on start, on change, and when the interval is over. One of
-// the two sides comes to answer the other: it sends when it receives a state and half of its
-// interval is over, so that each wakes up once an interval and not twice. It has a goroutine
-// only while it sends.
+// sender sends this side's state: on start, on change, and when the interval is over. One of the two sides also
+// sends when it receives a state and half of its interval is over, so that each side wakes up once an interval and
+// not twice. It has a goroutine only while it sends.
 type sender struct {
 	ctx    context.Context //nolint:containedctx // that of Run, which stop ends
 	stream Stream
@@ -25,8 +24,8 @@ type sender struct {
 	mu    sync.Mutex
 	timer *time.Timer // sends when it fires
 	dueAt time.Time   // when it does
-	// sending says that a goroutine sends, next how long after that the next state is due
-	// if a change came meanwhile, else negative.
+	// sending: a goroutine sends. next is how long after that the next state is due if a change came meanwhile, and
+	// negative otherwise.
 	sending, stopped bool
 	next             time.Duration
 	sequence         uint64
@@ -68,26 +67,26 @@ func (s *sender) changed() {
 	}
 }
 
-// received notes a state of the peer.
+// received records a state of the peer.
 func (s *sender) received(sequence uint64, patience time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.echo, s.interval = sequence, intervalFor(s.cfg.Interval, patience)
 	switch {
 	case s.sending:
-	case s.unanswered():
+	case s.owesEcho():
 		s.begin()
 	case time.Since(s.sentAt) >= s.interval/2:
 		s.begin()
-		s.next = s.interval + s.interval/8 // so that the other side is first next time, too
+		s.next = s.interval + s.interval/8 // so that the other side sends first next time, too
 	case time.Until(s.dueAt) > s.interval: // its patience became shorter
 		s.set(time.Until(s.sentAt.Add(s.interval)))
 	}
 }
 
-// unanswered says that the first state of the other side has to be answered at once, so that
-// it knows that it was received. The lock is held.
-func (s *sender) unanswered() bool { return s.echoed == 0 && s.echo > 0 }
+// owesEcho reports whether the first state of the other side has to be echoed at once, so that it knows that it was
+// received. The caller holds the lock.
+func (s *sender) owesEcho() bool { return s.echoed == 0 && s.echo > 0 }
 
 // send sends the state now.
 func (s *sender) send() {
@@ -96,7 +95,7 @@ func (s *sender) send() {
 	s.begin()
 }
 
-// begin sends the state, unless that is under way. The lock is held.
+// begin sends the state, unless that is under way. The caller holds the lock.
 func (s *sender) begin() {
 	if s.stopped || s.sending {
 		return
@@ -133,7 +132,7 @@ func (s *sender) sendOne() error {
 		return nil
 	}
 	switch {
-	case s.unanswered():
+	case s.owesEcho():
 		s.set(0)
 	case s.next >= 0:
 		s.set(s.next)
@@ -143,7 +142,7 @@ func (s *sender) sendOne() error {
 	return nil
 }
 
-// set sets the timer. The lock is held.
+// set sets the timer. The caller holds the lock.
 func (s *sender) set(wait time.Duration) {
 	s.dueAt = time.Now().Add(wait)
 	s.timer.Reset(wait)

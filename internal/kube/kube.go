@@ -1,5 +1,5 @@
-// Package kube is what the parts that read the API server have in common: its kinds, what
-// changes of them, and the addresses in them.
+// Package kube has what the parts that read the API server have in common: its kinds, their relevant changes, and
+// the addresses in them.
 package kube
 
 import (
@@ -23,7 +23,7 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// Addrs returns the addresses among texts.
+// Addrs returns the texts that are addresses.
 func Addrs(texts []string) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {
@@ -34,7 +34,7 @@ func Addrs(texts []string) []netip.Addr {
 	return out
 }
 
-// Prefixes returns the prefixes among texts.
+// Prefixes returns the texts that are prefixes.
 func Prefixes(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -12,8 +12,8 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Bind gives the agent, a ServiceAccount, the rights of a ClusterRole in a namespace, by a
-// RoleBinding of the same name, unless it has them. Whether it has is asked of c's cache.
+// Bind grants the agent, a ServiceAccount, the rights of a ClusterRole in a namespace, by a RoleBinding of the same
+// name, unless c's cache shows that it has them.
 func Bind(ctx context.Context, c ctrlclient.Client, namespace, clusterRole string, agent ctrlclient.ObjectKey) error {
 	err := c.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: clusterRole}, &rbacv1.RoleBinding{})
 	if apierrors.IsNotFound(err) {
@@ -24,7 +24,7 @@ func Bind(ctx context.Context, c ctrlclient.Client, namespace, clusterRole strin
 		}, ctrlclient.FieldOwner(v1alpha1.Manager))
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
+		return fmt.Errorf("grant the agent its rights in namespace %s: %w", namespace, err)
 	}
 	return nil
 }

@@ -12,8 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// Watch has a handler called for each object of a kind that there is, and for each change,
-// until stop is called.
+// Watch calls a handler for each existing object of a kind, and for each change, until stop is called.
 func Watch(ctx context.Context, informers cache.Informers, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (stop func(), err error) {
 	informer, err := informers.GetInformer(ctx, kind)
 	if err != nil {
@@ -23,12 +22,12 @@ func Watch(ctx context.Context, informers cache.Informers, kind ctrlclient.Objec
 	if err != nil {
 		return nil, fmt.Errorf("watch %T: %w", kind, err)
 	}
-	// Removing fails only where nothing is left to remove.
+	// Removing fails only if there is nothing left to remove.
 	return func() { _ = informer.RemoveEventHandler(registration) }, nil
 }
 
-// OnChange has changed called when an object of a kind comes, goes, or changes so that
-// it matters, until stop is called.
+// OnChange calls changed when an object of a kind comes, goes, or changes in a way that matters, until stop is
+// called.
 func OnChange(ctx context.Context, informers cache.Informers, kind ctrlclient.Object, matters func(before, after any) bool, changed func()) (stop func(), err error) {
 	return Watch(ctx, informers, kind, toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
@@ -41,14 +40,14 @@ func OnChange(ctx context.Context, informers cache.Informers, kind ctrlclient.Ob
 	})
 }
 
-// Updates lets of the updates of a kind only those pass that matter.
+// Updates lets only those updates of a kind pass that matter.
 func Updates[T ctrlclient.Object](matters func(was, is T) bool) builder.Predicates {
 	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return matters(e.ObjectOld.(T), e.ObjectNew.(T))
 	}})
 }
 
-// NewVersion says whether an update is one, and not a resync of the informer.
+// NewVersion reports whether an update has a new version, and is not a resync of the informer.
 func NewVersion(before, after any) bool {
 	was, ok := before.(ctrlclient.Object)
 	is, also := after.(ctrlclient.Object)

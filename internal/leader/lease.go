@@ -18,36 +18,35 @@ import (
 
 // Timing is when a lease is renewed, given up and taken.
 type Timing struct {
-	// Duration is how long an agent in another pod waits after one that died. It starts to
-	// count when it saw the last renewal, and looks each Retry to twice that.
+	// Duration is how long an agent in another pod waits after the leader died. It counts from the last renewal
+	// that the agent saw, which it checks each Retry to twice that.
 	Duration time.Duration
-	// Deadline is for how long a leader may fail to renew its lease before it ends.
+	// Deadline is how long a leader may fail to renew its lease before it ends.
 	Deadline time.Duration
-	// Retry is the pause between two renewals, and between two looks.
+	// Retry is the pause between two renewals, and between two checks.
 	Retry time.Duration
 }
 
-// TimingOf returns the timing of a lease. A quarter of it is left to a leader that has to end.
+// TimingOf returns the timing of a lease. A quarter of it remains for a leader that has to end.
 func TimingOf(duration time.Duration) Timing {
 	return Timing{Duration: duration, Deadline: duration * 3 / 4, Retry: duration / 12}
 }
 
-// Config is what a Lease needs.
+// Config is the configuration of a Lease.
 type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
 	// Namespace and Name are those of the Lease. Required.
 	Namespace, Name string
-	// Pod and PodUID are those of this agent. A process that follows another one in the same
-	// pod has the same identity: a container is started again only when its last process is
-	// dead, so it takes its own lease back at once instead of waiting for its end. Without a UID
-	// each process has another identity.
+	// Pod and PodUID identify this agent. A process that follows another one in the same pod has the same identity:
+	// a container is restarted only when its last process is dead, so it takes its own lease back at once instead
+	// of waiting for its end. Without a UID each process has another identity.
 	Pod, PodUID string
 	Timing      Timing
 }
 
-// Lease is the lock by which one agent leads. It is a resourcelock.Interface that knows until
-// when this agent may act.
+// Lease is the lock by which one agent leads. It is a resourcelock.Interface that knows until when this agent may
+// act.
 type Lease struct {
 	resourcelock.Interface
 
@@ -55,12 +54,12 @@ type Lease struct {
 	now      func() time.Time
 
 	mu sync.Mutex
-	// stopped is why this agent acts no longer, whoever has the lease.
+	// stopped is why this agent no longer acts, whichever agent has the lease.
 	stopped error
-	// led says that this process had the lease; until is when it ends unless it is renewed.
+	// led: this process had the lease; until is when it ends unless it is renewed.
 	led   bool
 	until time.Time
-	// other says that another one had it when it was read last, at seen.
+	// other: another agent had it when it was last read, at seen.
 	other bool
 	seen  time.Time
 }
@@ -106,8 +105,8 @@ func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
 }
 
-// write notes what a write of the lease means for this agent: it counts from before a renewal is
-// sent, and nothing is left to it from before it gives the lease up.
+// write records what a write of the lease means for this agent: a renewal counts from before it is sent, and when
+// the agent gives the lease up it stops acting before that is sent.
 func (l *Lease) write(record resourcelock.LeaderElectionRecord, send func() error) error {
 	own := record.HolderIdentity == l.Identity()
 	began := l.now()
@@ -134,18 +133,18 @@ func (l *Lease) Follows() bool {
 	return l.other && l.now().Sub(l.seen) < l.duration
 }
 
-// errEnded is that an agent had the lease and has it no longer.
+// errEnded means that this agent's lease ended.
 var errEnded = errors.New("this agent's lease ended, so another one may lead")
 
-// Stop has this agent change nothing any more, for a reason.
+// Stop keeps this agent from changing anything more, for a reason.
 func (l *Lease) Stop(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = why
 }
 
-// Check returns why this agent may not act: it was stopped, or it led and its lease may be another's, which is errEnded.
-// An agent that did not lead yet acts for nobody but itself.
+// Check returns why this agent may not act: it was stopped, or it led and another agent may have the lease now,
+// which is errEnded. An agent that has not led yet may act, as it changes only its own objects.
 func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,9 +157,9 @@ func (l *Lease) Check() error {
 	return nil
 }
 
-// Fence returns a transport that sends nothing which changes anything once the lease ended, or the agent was stopped. An agent
-// ends when it cannot renew its lease; but one whose process was stopped, or whose machine slept, goes on
-// in the middle of what it did.
+// Fence returns a transport that refuses requests which change anything once the lease ended, or the agent was
+// stopped. An agent ends when it cannot renew its lease; but one whose process was stopped, or whose machine slept,
+// continues in the middle of what it did.
 func (l *Lease) Fence(next http.RoundTripper) http.RoundTripper { return &fence{lease: l, next: next} }
 
 type fence struct {
@@ -181,5 +180,5 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper has libraries find what is below.
+// WrappedRoundTripper lets libraries find the wrapped transport.
 func (f *fence) WrappedRoundTripper() http.RoundTripper { return f.next }

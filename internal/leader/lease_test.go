@@ -87,7 +87,7 @@ func TestAgentThatWasKilledTakesItsLeaseBackAtOnce(t *testing.T) {
 		time.Sleep(8 * timing.Retry) // retries come at up to 2.2 times their period
 		synctest.Wait()
 		if !other.Load() {
-			t.Error("nobody leads")
+			t.Error("no agent leads")
 		}
 		// The killed one's pod comes back: its lease is another's now.
 		late, killLate := lead(t, client, "pod-1")
@@ -101,7 +101,7 @@ func TestAgentThatWasKilledTakesItsLeaseBackAtOnce(t *testing.T) {
 	})
 }
 
-// A planned stop costs the next agent one look; a death costs it the lease and what its looks are late.
+// After a planned stop the next agent waits for one check; after a death for the lease and the delay of its checks.
 func TestAnotherAgentLeadsAsSoonAsItMay(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -156,7 +156,7 @@ func TestAnotherAgentLeadsAsSoonAsItMay(t *testing.T) {
 func gate(client *fake.Clientset) *atomic.Bool {
 	shut := &atomic.Bool{}
 	client.PrependReactor("*", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
-		return shut.Load(), nil, errors.New("the API server does not answer")
+		return shut.Load(), nil, errors.New("the API server does not respond")
 	})
 	return shut
 }
@@ -238,7 +238,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A shorter lease is for agents with another one that stands by.
+// A shorter lease is for agents with another one on standby.
 func TestTimingLeavesALeaderTimeToEnd(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{4 * time.Second, 6 * time.Second, 20 * time.Second, 25 * time.Second} {

@@ -14,15 +14,15 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// notAgreed is why the pods of a namespace that wants a fence have none at a provider.
-const notAgreed = "the provider did not agree to the fence yet: until it does, pods there are kept while it does not answer"
+// notAgreed is why the pods of a namespace that asks for a fence have none at a provider.
+const notAgreed = "the provider did not agree to the fence yet: until it does, pods there are kept while it does not respond"
 
-// notAnswered is why a namespace has two fences at a provider.
-func notAnswered(agreed, asked time.Duration) string {
-	return fmt.Sprintf("the provider agreed to a fence of %s, and did not answer yet about one of %s: until it does, the longer one counts", agreed, asked)
+// awaitingAgreement is why a namespace has two fences at a provider.
+func awaitingAgreement(agreed, asked time.Duration) string {
+	return fmt.Sprintf("the provider agreed to a fence of %s, and has not responded yet about one of %s: until it does, the longer one counts", agreed, asked)
 }
 
-// Fenced is the fence to which the provider keeps by a contract at the longest, as the status says; 0 is none.
+// Fenced is the longest fence to which the provider may keep by a contract, as the status says; 0 means none.
 func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
 	c := byContract(o.Status.Clusters, contract)
 	switch {
@@ -34,7 +34,7 @@ func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
 	return max(c.Fence.Duration, c.FenceAsked.Duration)
 }
 
-// byContract returns the state of a namespace by a contract, nil if there is none.
+// byContract returns the state of a namespace by a contract; nil if there is none.
 func byContract(all []v1alpha1.NamespaceInCluster, contract string) *v1alpha1.NamespaceInCluster {
 	i := slices.IndexFunc(all, func(c v1alpha1.NamespaceInCluster) bool { return c.Contract == contract })
 	if i < 0 {
@@ -43,10 +43,9 @@ func byContract(all []v1alpha1.NamespaceInCluster, contract string) *v1alpha1.Na
 	return &all[i]
 }
 
-// fences returns the states of a namespace with the fences as they are written down, which a
-// process after this one begins with: what was agreed and what is about to be asked for,
-// and none where none is wanted, before a provider hears of either. Where a virtual
-// node does not run yet, what was agreed holds as long as its node object stands.
+// fences returns the states of a namespace with the fences to record, with which the next process begins: what was
+// agreed and what is about to be asked for, and none if none is wanted, before a provider is asked for either. If a
+// virtual node does not run yet, what was agreed lasts as long as its node object exists.
 func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading, is []v1alpha1.NamespaceInCluster) ([]v1alpha1.NamespaceInCluster, error) {
 	want := placement.LossOf(o).Fence()
 	for i := range is {
@@ -79,8 +78,8 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 	return is, nil
 }
 
-// split says of the fence on which home counts what of it the provider agreed to, and what it was, or is about to be,
-// asked for. While it has not answered, what it agreed to is what the status said.
+// split divides the fence on which home counts into the one that the provider agreed to, and the one that it was,
+// or is about to be, asked for. While it has not responded, the status keeps the one that it agreed to.
 func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
 	longest := max(c.Fence.Duration, want)
 	if c.FenceAsked != nil && was != nil && was.Fence != nil {
@@ -95,7 +94,7 @@ func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
 		return
 	}
 	c.FenceAsked = &metav1.Duration{Duration: asked}
-	c.Message = cmp.Or(c.Message, notAnswered(agreed, asked))
+	c.Message = cmp.Or(c.Message, awaitingAgreement(agreed, asked))
 }
 
 // ByCluster orders a namespace's states by provider and contract.
@@ -103,14 +102,14 @@ func ByCluster(a, b v1alpha1.NamespaceInCluster) int {
 	return cmp.Or(cmp.Compare(a.ForeignCluster, b.ForeignCluster), cmp.Compare(a.Contract, b.Contract))
 }
 
-// sayFences records which fences were agreed on since the status before.
-func (r *Reconciler) sayFences(before, now *v1alpha1.NamespaceOffloading) {
+// recordAgreed records events for the fences that were agreed on since the status before.
+func (r *Reconciler) recordAgreed(before, now *v1alpha1.NamespaceOffloading) {
 	for _, c := range now.Status.Clusters {
 		if was := byContract(before.Status.Clusters, c.Contract); c.Fence == nil || was != nil && was.Fence != nil && was.Fence.Duration == c.Fence.Duration {
 			continue
 		}
 		r.Events.Eventf(now, nil, corev1.EventTypeNormal, "FenceAgreed", "Fence", "%s", fmt.Sprintf(
-			"%s stops the pods of the namespace by itself, at the latest a minute before it has heard nothing of this cluster for %s; they run elsewhere after that",
+			"%s stops the pods of the namespace by itself, at the latest a minute before it has received nothing from this cluster for %s; they run elsewhere after that",
 			c.ForeignCluster, c.Fence.Duration))
 	}
 }

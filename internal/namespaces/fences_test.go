@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 )
 
-// in is the namespace in a foreign cluster; a fence of no length is none.
+// in is the namespace in a foreign cluster; a length of 0 means no fence.
 func in(cluster, state string, fence time.Duration) v1alpha1.NamespaceInCluster {
 	c := v1alpha1.NamespaceInCluster{ForeignCluster: cluster, Contract: "c-" + cluster, State: state}
 	if fence > 0 {
@@ -32,16 +32,16 @@ func second(cluster, state string, fence time.Duration) v1alpha1.NamespaceInClus
 	return c
 }
 
-// unanswered is the namespace there as its virtual node has it, which was asked for another fence.
+// unanswered is the namespace there in its virtual node's state, which was asked for another fence.
 func unanswered(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
 	c.FenceAsked = &metav1.Duration{Duration: asked}
 	return c
 }
 
-// asks is the namespace there while the provider has not answered about another fence.
+// asks is the namespace there while the provider has not responded about another fence.
 func asks(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
 	c.FenceAsked = &metav1.Duration{Duration: asked}
-	c.Message = notAnswered(c.Fence.Duration, asked)
+	c.Message = awaitingAgreement(c.Fence.Duration, asked)
 	return c
 }
 
@@ -57,7 +57,7 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 		want    states
 		said    []string
 	}{
-		"nobody wants one":            {nil, nil, states{in("office", "Ready", 0)}, states{in("office", "Ready", 0)}, nil},
+		"no fence is wanted":          {nil, nil, states{in("office", "Ready", 0)}, states{in("office", "Ready", 0)}, nil},
 		"it is not agreed on":         {fence(five), nil, states{in("office", "Ready", 0)}, states{waits}, nil},
 		"it is agreed on":             {fence(five), states{in("office", "Ready", 0)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, []string{"Normal FenceAgreed"}},
 		"it was before":               {fence(five), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, nil},
@@ -100,7 +100,7 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 				Client: c, Events: said,
 				States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster { return slices.Clone(test.is) },
 				Starts: func(_ context.Context, contract string) (bool, error) { return contract != "c-gone", nil },
-				// Whoever asks providers hears of a change after it is written down.
+				// Providers are asked for a change only after it is recorded.
 				Changed: func() {
 					if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), &stored); err != nil {
 						t.Error(err)

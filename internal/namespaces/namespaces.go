@@ -26,42 +26,41 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ConsumerClusterRole holds the rights that the agent needs in a namespace whose
-// pods it offloads: to read what the pods refer to and who answers for services.
+// ConsumerClusterRole has the rights that the agent needs in a namespace whose pods it offloads: to read the
+// objects that the pods use and the endpoints of Services.
 const ConsumerClusterRole = "entente-consumer-namespace"
 
-// HomeAPIClusterRole holds the right to ask for tokens of ServiceAccounts, for pods abroad
-// that may ask their home's API server.
+// HomeAPIClusterRole has the right to ask for tokens of ServiceAccounts, for pods abroad that may call their home's
+// API server.
 const HomeAPIClusterRole = "entente-home-api-namespace"
 
 const (
 	// evictPoll is how often a namespace that is being closed is checked.
 	evictPoll = 2 * time.Second
-	// placementLag is for how long after a namespace was closed placement may still send new
-	// pods to virtual nodes: API servers see the change of its label a little later.
+	// placementLag is how long after a namespace was closed placement may still send new pods to virtual nodes: API
+	// servers see the change of its label a little later.
 	placementLag = 5 * time.Second
-	// statesPoll is how often the states of a namespace at its providers are read: they
-	// change no object here.
+	// statesPoll is how often the states of a namespace at its providers are read: no object here changes with
+	// them.
 	statesPoll = 5 * time.Second
 )
 
-// Reconciler opens a namespace for offloading and closes it again: it gives the
-// agent its rights there and puts the label on which placement goes by.
+// Reconciler opens a namespace for offloading and closes it again: it grants the agent its rights there and sets
+// the label that placement selects.
 type Reconciler struct {
 	Client client.Client
-	// ServiceAccount is the agent's, as namespace and name.
+	// ServiceAccount is the agent's.
 	ServiceAccount client.ObjectKey
-	// Evict moves the namespace's pods off virtual nodes and says how many are
-	// still there.
+	// Evict moves the namespace's pods off virtual nodes and returns how many are still there.
 	Evict func(ctx context.Context, namespace string) (int, error)
-	// States returns the state of a namespace by each contract whose virtual node runs, sorted with
-	// ByCluster, where the selector is the namespace's.
+	// States returns the state of a namespace by each contract whose virtual node runs and matches the selector,
+	// sorted with ByCluster.
 	States func(namespace string, selector *metav1.LabelSelector) []v1alpha1.NamespaceInCluster
-	// Starts says whether there is a virtual node of a contract that does not run yet.
+	// Starts reports whether a contract has a virtual node that does not run yet.
 	Starts func(ctx context.Context, contract string) (bool, error)
 	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
-	// Events records what people have to know of pods.
+	// Events records what users have to know of pods.
 	Events events.EventRecorder
 }
 
@@ -96,7 +95,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	var all v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil { // the list is only read
 		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	before := offloading.DeepCopy()
@@ -109,7 +108,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	r.sayFences(before, &offloading)
+	r.recordAgreed(before, &offloading)
 	return reconcile.Result{RequeueAfter: statesPoll}, nil
 }
 
@@ -146,8 +145,8 @@ func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	return reconcile.Result{}, store.RemoveFinalizer(ctx, r.Client, offloading)
 }
 
-// homeAPI gives the agent the right to ask for tokens of a namespace's ServiceAccounts while its pods
-// may ask its API server from abroad, and takes it away otherwise.
+// homeAPI grants the agent the right to ask for tokens of a namespace's ServiceAccounts while its pods may call its
+// API server from abroad, and removes it otherwise.
 func (r *Reconciler) homeAPI(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) error {
 	if offloading.Spec.HomeAPI == v1alpha1.HomeAPIAllowed {
 		return kube.Bind(ctx, r.Client, offloading.Namespace, HomeAPIClusterRole, r.ServiceAccount)
@@ -157,12 +156,12 @@ func (r *Reconciler) homeAPI(ctx context.Context, offloading *v1alpha1.Namespace
 	case apierrors.IsNotFound(err):
 		return nil // one that the cache does not show yet is seen at the next poll
 	case err != nil:
-		return fmt.Errorf("look for the agent's rights in namespace %s: %w", offloading.Namespace, err)
+		return fmt.Errorf("read the agent's rights in namespace %s: %w", offloading.Namespace, err)
 	}
 	return r.unbind(ctx, offloading.Namespace, HomeAPIClusterRole)
 }
 
-// unbind takes away the rights of a ClusterRole that the agent has in a namespace.
+// unbind removes the rights of a ClusterRole that the agent has in a namespace.
 func (r *Reconciler) unbind(ctx context.Context, namespace, clusterRole string) error {
 	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterRole}}
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
@@ -171,7 +170,7 @@ func (r *Reconciler) unbind(ctx context.Context, namespace, clusterRole string) 
 	return nil
 }
 
-// ending says in the status why a namespace is not closed yet, and requeues it.
+// ending records in the status why a namespace is not closed yet, and requeues it.
 func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
 	offloading.Status.State, offloading.Status.Message = v1alpha1.OffloadingEnding, peering.Text(why.Error(), maxMessage)
@@ -179,12 +178,10 @@ func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceO
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
 
-// replace has controllers replace pods that wait for a node and that placement
-// restricts to virtual nodes: they would wait for ever. It evicts them, since the
-// agent has that right in offloaded namespaces and no right to delete such pods.
-// Nothing of them ever ran, and they are evicted only as they were seen, on no node.
-// A pod without a controller is left, with an event. It returns whether any were
-// evicted.
+// replace lets controllers replace pods that wait for a node and that placement restricts to virtual nodes: they
+// would wait forever. It evicts them, since the agent has that right in offloaded namespaces and no right to delete
+// such pods. None of their containers ever ran, and they are evicted only in the version that was read, without a
+// node. A pod without a controller is left, with an event. It returns whether any were evicted.
 func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.InNamespace(offloading.Namespace)); err != nil {
@@ -198,14 +195,14 @@ func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.Namespace
 		}
 		if metav1.GetControllerOf(p) == nil {
 			r.Events.Eventf(p, nil, corev1.EventTypeWarning, "NotOffloaded", "Place",
-				"the namespace is not offloaded any more, and this pod may run on virtual nodes only; delete it and create it again to have it run here")
+				"the namespace is no longer offloaded, and this pod may run on virtual nodes only; delete it and create it again to run it here")
 			continue
 		}
 		err := r.Client.SubResource("eviction").Create(ctx, p.DeepCopy(), &policyv1.Eviction{
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}},
 		})
 		switch {
-		// One that changed, or that a budget keeps, is evicted next time.
+		// A pod that changed, or that a budget protects, is evicted next time.
 		case err == nil, apierrors.IsConflict(err), apierrors.IsTooManyRequests(err):
 			evicted = true
 		case !apierrors.IsNotFound(err):
@@ -215,8 +212,8 @@ func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.Namespace
 	return evicted, nil
 }
 
-// waitsForVirtualNode says whether a pod waits for a node and may run on virtual
-// ones only, as placement writes it.
+// waitsForVirtualNode reports whether a pod waits for a node and may run on virtual ones only, as placement writes
+// it.
 func waitsForVirtualNode(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && (p.Status.Phase == corev1.PodPending || p.Status.Phase == "") && p.DeletionTimestamp.IsZero() &&
 		placement.AbroadOnly(&p.Spec)
@@ -236,8 +233,8 @@ func (r *Reconciler) label(ctx context.Context, name string, on bool) error {
 	return store.Patch(ctx, r.Client, before, &namespace)
 }
 
-// stateOf sums up how a namespace is at its providers, given all ForeignClusters.
-// What runs elsewhere already may be at one that the selector selects no longer.
+// stateOf sums up the state of a namespace at its providers, given all ForeignClusters. Pods may still run at a
+// provider that the selector no longer selects.
 func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
 	which := "no cluster"
 	selected, lost := selects(of, all)
@@ -262,8 +259,8 @@ func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, a
 	return v1alpha1.OffloadingReady, lost
 }
 
-// selects says whether a selector selects any of these ForeignClusters, as far as their labels
-// say, and which label that it names counts for nothing.
+// selects reports whether a selector selects any of these ForeignClusters by their labels, and which label that it
+// names cannot be on a node.
 func selects(of *metav1.LabelSelector, all []v1alpha1.ForeignCluster) (selected bool, lost string) {
 	byPeer := placement.ByPeer(of)
 	for i := range all {

@@ -61,7 +61,7 @@ func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *tes
 			}
 			pods := []*corev1.Pod{
 				placed("waits", end, nil),
-				placed("late", end, created(time.Second)), // placement had not heard of the end
+				placed("late", end, created(time.Second)), // placement did not know of the end
 				placed("asks-itself", end, created(placementLag+time.Second)),
 				placed("bare", end, func(p *corev1.Pod) { p.OwnerReferences = nil }),
 				placed("bound", end, func(p *corev1.Pod) { p.Spec.NodeName = "office" }),

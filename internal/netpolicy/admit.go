@@ -19,36 +19,36 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Here is what decides how a consumer's policy is said in this cluster.
+// Here is everything that decides how a consumer's policy is translated to this cluster.
 type Here struct {
 	// Peer is the consumer.
 	Peer peering.ClusterID
-	// Mappings is how this cluster knows the consumer's addresses.
+	// Mappings is the translation of the consumer's addresses to this cluster's aliases.
 	Mappings []Mapping
-	// Own is addresses of this cluster, which no policy opens though they may look public: those of its
-	// pods, its Services, and what stands for other clusters.
+	// Own is addresses of this cluster, which no policy opens though they may look public: those of its pods, its
+	// Services, and the aliases of other clusters.
 	Own []netip.Prefix
-	// Resolver answers the consumer's pods with the names of their home.
+	// Resolver resolves the names of their home for the consumer's pods.
 	Resolver Resolver
 }
 
-// Resolver is where pods of consumers ask for names: pods of a namespace, behind an address.
+// Resolver is where pods of consumers resolve names: pods of a namespace, behind an address.
 type Resolver struct {
 	Namespace string
 	Labels    map[string]string
 	Port      int32
-	// Address is that of its Service, for network plugins that judge packets before kube-proxy
-	// has changed them; the zero value is none.
+	// Address is the address of its Service, for network plugins that check packets before kube-proxy has changed
+	// them; the zero value means none.
 	Address netip.Addr
 }
 
-// servicePort is where the Service of a resolver is asked.
+// servicePort is the port of a resolver's Service.
 const servicePort = 53
 
-// namePrefix begins the names of policies here, so that they are beside those of this cluster.
+// namePrefix begins the names of policies here, which keeps them apart from those of this cluster.
 const namePrefix = "home-"
 
-// Name returns what a policy of a consumer's is called here.
+// Name returns the name here of a consumer's policy.
 func Name(name string) string {
 	if len(namePrefix)+len(name) <= maxName {
 		return namePrefix + name
@@ -58,8 +58,8 @@ func Name(name string) string {
 	return namePrefix + name[:maxName-len(namePrefix)-len(tail)] + tail
 }
 
-// Admit returns what a policy says here, and how many of its blocks were left out because there are too
-// many. What has no meaning here is left out, too: a rule that is left without peers goes.
+// Admit translates a policy, and returns how many of its blocks were left out because there are too many. What has
+// no meaning here is left out, too: a rule without any peers left is removed.
 func Admit(p *Policy, here Here) (networkingv1.NetworkPolicySpec, int) {
 	a := &admission{Here: here, room: maxAdmitted}
 	closed := slices.Clone(here.Own)
@@ -91,7 +91,7 @@ func Admit(p *Policy, here Here) (networkingv1.NetworkPolicySpec, int) {
 	return spec, a.left
 }
 
-// portsHere returns ports as an API server keeps them, so that what is there can be compared.
+// portsHere returns ports in the API server's form, so that they can be compared with stored ones.
 func portsHere(in []networkingv1.NetworkPolicyPort) []networkingv1.NetworkPolicyPort {
 	out := slices.Clone(in)
 	for i := range out {
@@ -102,15 +102,14 @@ func portsHere(in []networkingv1.NetworkPolicyPort) []networkingv1.NetworkPolicy
 	return out
 }
 
-// admission is the work on one policy.
+// admission is the translation of one policy.
 type admission struct {
 	Here
 	closed     cidr.Set
 	room, left int
 }
 
-// own returns a selector of pods as it is here: of the consumer's pods alone, whatever else
-// is in its namespaces.
+// own translates a selector of pods: it selects only the consumer's pods, whatever else is in its namespaces.
 func (a *admission) own(in *metav1.LabelSelector) metav1.LabelSelector {
 	out := *podspec.SelectorAbroad(in)
 	if out.MatchLabels == nil {
@@ -120,7 +119,7 @@ func (a *admission) own(in *metav1.LabelSelector) metav1.LabelSelector {
 	return out
 }
 
-// namespaces returns a selector of namespaces that are here for the consumer.
+// namespaces returns a selector for the namespaces of the consumer here.
 func (a *admission) namespaces(p *Pods) *metav1.LabelSelector {
 	out := &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: string(a.Peer)}}
 	if !p.All {
@@ -131,7 +130,7 @@ func (a *admission) namespaces(p *Pods) *metav1.LabelSelector {
 	return out
 }
 
-// peers returns whom a rule allows.
+// peers translates the peers of a rule.
 func (a *admission) peers(r *Rule) (out []networkingv1.NetworkPolicyPeer) {
 	for i := range r.Pods {
 		if p := &r.Pods[i]; p.All || len(p.Namespaces) > 0 {
@@ -175,7 +174,7 @@ func (a *admission) peers(r *Rule) (out []networkingv1.NetworkPolicyPeer) {
 	return out
 }
 
-// names returns the rules by which pods reach the resolver of the names of their home.
+// names returns the rules by which pods reach the resolver for the names of their home.
 func (a *admission) names(protocols []corev1.Protocol) []networkingv1.NetworkPolicyEgressRule {
 	r := a.Resolver
 	if len(protocols) == 0 || r.Namespace == "" || len(r.Labels) == 0 {
@@ -207,7 +206,7 @@ func (a *admission) names(protocols []corev1.Protocol) []networkingv1.NetworkPol
 func Read(data []byte) (*Policy, error) {
 	p := &Policy{}
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says of what
+		return nil, err //nolint:wrapcheck // the caller adds the context
 	}
 	return p, p.Check()
 }

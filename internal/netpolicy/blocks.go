@@ -9,14 +9,15 @@ import (
 	"github.com/entente-dev/entente/internal/cidr"
 )
 
-// private is the addresses that are not the Internet's: something else in each cluster, or on each node. The
-// last is an address of the Internet by which a cloud's hosts answer their virtual machines.
+// private is the addresses that are not on the Internet: their meaning differs in each cluster, or on each node.
+// The last is an Internet address that serves the virtual machines of a cloud.
 func private() cidr.Set {
 	var out []netip.Prefix
 	for _, text := range []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 		"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
-		// Of IPv6 only 2000::/3 is the Internet's (public); of these the second half is an IPv4 address.
+		// Of IPv6 only 2000::/3 is on the Internet (public); in the last two prefixes here an IPv4 address is
+		// embedded.
 		"2001:db8::/32", "2001::/32", "2002::/16",
 	} {
 		out = append(out, netip.MustParsePrefix(text))
@@ -24,10 +25,10 @@ func private() cidr.Set {
 	return cidr.Of(out...)
 }
 
-// global is the part of IPv6 that the Internet has.
+// global is the part of IPv6 that is on the Internet.
 func global() netip.Prefix { return netip.MustParsePrefix("2000::/3") }
 
-// public returns the part of a block that is the Internet's, as far as one prefix holds it.
+// public returns the part of a block that is on the Internet, as far as one prefix contains it.
 func public(block netip.Prefix) (netip.Prefix, bool) {
 	if block.Addr().Is6() {
 		var some bool
@@ -38,7 +39,7 @@ func public(block netip.Prefix) (netip.Prefix, bool) {
 	return block, !private().Covers(block)
 }
 
-// meet returns the addresses that are in both prefixes, of which one holds the other or none.
+// meet returns the intersection of two prefixes: one contains the other, or it is empty.
 func meet(a, b netip.Prefix) (netip.Prefix, bool) {
 	switch {
 	case !a.Overlaps(b):
@@ -49,10 +50,10 @@ func meet(a, b netip.Prefix) (netip.Prefix, bool) {
 	return b, true
 }
 
-// Mapping is addresses of a consumer's and those that stand for them here.
+// Mapping is addresses of a consumer and their aliases here.
 type Mapping struct{ Real, Alias netip.Prefix }
 
-// remap returns what stands for a part of a mapping's addresses.
+// remap returns the alias of a part of a mapping's addresses.
 func (m Mapping) remap(p netip.Prefix) netip.Prefix {
 	from, to := p.Masked().Addr().AsSlice(), m.Alias.Masked().Addr().AsSlice()
 	for i := range from {
@@ -69,16 +70,15 @@ func (m Mapping) remap(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(a, p.Bits())
 }
 
-// sound says whether a mapping maps all of one prefix to all of another.
+// sound reports whether a mapping maps all of one prefix to all of another.
 func (m Mapping) sound() bool {
 	return m.Real.IsValid() && m.Alias.IsValid() && m.Real.Bits() == m.Alias.Bits() && m.Real.Addr().BitLen() == m.Alias.Addr().BitLen()
 }
 
-// single says whether it is of one address.
+// single reports whether it maps one address.
 func (m Mapping) single() bool { return m.Real.IsSingleIP() }
 
-// translated returns what stands here for a block of a consumer's: prefixes, and blocks that
-// except something.
+// translated returns the translation of a consumer's block: prefixes, and blocks with exceptions.
 func translated(block netip.Prefix, except []netip.Prefix, mappings []Mapping) (whole []netip.Prefix, parts []networkingv1.IPBlock) {
 	holes := cidr.Of(except...)
 	for _, m := range mappings {
@@ -101,7 +101,7 @@ func translated(block netip.Prefix, except []netip.Prefix, mappings []Mapping) (
 	return whole, parts
 }
 
-// sameEverywhere returns the part of a block that means the same everywhere, but for what is in closed.
+// sameEverywhere returns the part of a block that means the same everywhere, without what is in closed.
 func sameEverywhere(block netip.Prefix, except []netip.Prefix, closed cidr.Set) *networkingv1.IPBlock {
 	block, some := public(block)
 	if !some {

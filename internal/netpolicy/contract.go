@@ -19,49 +19,49 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ContractConfig is what a Contract needs. All is required.
+// ContractConfig is the configuration of a Contract. All fields are required.
 type ContractConfig struct {
-	// ID is the contract's, Peer the provider and Node the virtual node.
+	// ID is the ID of the contract, Peer the provider and Node the virtual node.
 	ID   string
 	Peer peering.ClusterID
 	Node string
-	// Want and Unwant say what the provider should have. They must not block.
+	// Want and Unwant set what the provider should have. They must not block.
 	Want   func(peering.Object)
 	Unwant func(peering.ObjectRef)
 }
 
-// Contract wants policies by one contract. Its pods are told to it before they are
-// sent, so that a policy is there before the pods that it selects.
+// Contract sends the policies for the pods of one contract. It is notified of pods before they are sent, so that a
+// policy arrives before the pods that it selects.
 type Contract struct {
 	home *Home
 	cfg  ContractConfig
-	// planning serialises plans, of which the later one has newer facts.
+	// planning serialises plans, so that the newest facts win.
 	planning sync.Mutex
 	events   *rate.Limiter
 
 	mu sync.Mutex
-	// pods is what was sent and is not gone, by UID.
+	// pods is the pods that were sent and are not gone, by UID.
 	pods map[string]sentPod
-	// policies is what is wanted.
+	// policies is the policies that are wanted.
 	policies map[peering.ObjectRef]*state
 }
 
 type sentPod struct {
 	namespace string
 	labels    map[string]string
-	// name is set as long as its labels are not known: an earlier process sent it.
+	// name is set while its labels are not known: an earlier process sent it.
 	name string
 }
 
-// state is how a wanted policy fares.
+// state is the state of a wanted policy.
 type state struct {
 	hash    peering.Hash
 	refusal *peering.Refusal
-	// notes is what of it does not cross, said what was last said of it.
-	notes, said string
+	// notes is what of it does not cross, reported the last text that was reported.
+	notes, reported string
 }
 
-// Open begins to want policies by a contract, in place of an earlier one of its ID.
+// Open starts sending policies for a contract, and replaces an earlier one with its ID.
 func (h *Home) Open(cfg ContractConfig) *Contract {
 	c := &Contract{
 		home: h, cfg: cfg, events: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
@@ -74,7 +74,7 @@ func (h *Home) Open(cfg ContractConfig) *Contract {
 	return c
 }
 
-// Close has nothing wanted any more: the contract's objects go with it.
+// Close stops wanting policies: the contract's objects are removed with it.
 func (c *Contract) Close() {
 	c.home.mu.Lock()
 	defer c.home.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *Contract) Close() {
 	}
 }
 
-// spaces returns the namespaces of which pods were sent or policies are wanted, sorted.
+// spaces returns, sorted, the namespaces for which pods were sent or policies are wanted.
 func (c *Contract) spaces() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *Contract) spaces() []string {
 	return slices.Sorted(maps.Keys(out))
 }
 
-// Pod is told of a pod before it is sent.
+// Pod must be called before a pod is sent.
 func (c *Contract) Pod(o peering.Object) {
 	var in struct {
 		Metadata struct {
@@ -110,7 +110,7 @@ func (c *Contract) Pod(o peering.Object) {
 	c.note(o.Ref, in.Metadata.Labels)
 }
 
-// Ending is told of a pod that is no longer wanted, and may run for a while.
+// Ending must be called when a pod is no longer wanted, though it may run for a while.
 func (c *Contract) Ending(ref peering.ObjectRef) {
 	c.mu.Lock()
 	_, known := c.pods[ref.UID]
@@ -124,7 +124,7 @@ func (c *Contract) Ending(ref peering.ObjectRef) {
 	}
 }
 
-// recall finds the labels of pods that an earlier process sent. What is not on the node was never there.
+// recall finds the labels of pods that an earlier process sent. Pods that are not on the node were never sent.
 func (c *Contract) recall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Contract) recall() {
 	}
 }
 
-// note keeps a pod, and plans its namespace at once where a policy selects it that is not wanted yet.
+// note records a pod, and plans its namespace at once if a policy selects it that is not wanted yet.
 func (c *Contract) note(ref peering.ObjectRef, has map[string]string) {
 	c.mu.Lock()
 	old, was := c.pods[ref.UID]
@@ -167,7 +167,7 @@ func (c *Contract) note(ref peering.ObjectRef, has map[string]string) {
 	}
 }
 
-// Gone is told of a pod that is gone at the provider.
+// Gone must be called when a pod is gone at the provider.
 func (c *Contract) Gone(ref peering.ObjectRef) {
 	c.mu.Lock()
 	pod, was := c.pods[ref.UID]
@@ -188,7 +188,7 @@ func refOf(np *networkingv1.NetworkPolicy) peering.ObjectRef {
 	return peering.ObjectRef{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name, UID: string(np.UID)}
 }
 
-// selected says whether a policy selects a pod that was sent.
+// selected reports whether a policy selects a pod that was sent.
 func (c *Contract) selected(np *networkingv1.NetworkPolicy) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +201,7 @@ func (c *Contract) selected(np *networkingv1.NetworkPolicy) bool {
 	return false
 }
 
-// plan wants the policies of a namespace that select pods which were sent, and no others.
+// plan wants exactly the policies of a namespace that select pods which were sent.
 func (c *Contract) plan(namespace string) error {
 	if !c.home.known() {
 		return nil // planned again once it is
@@ -263,17 +263,17 @@ func (c *Contract) want(np *networkingv1.NetworkPolicy, w *World) error {
 		st = &state{}
 		c.policies[o.Ref] = st
 	}
-	say := st.hash != o.Hash() || st.refusal != nil // what was refused for want of room was not kept
+	stale := st.hash != o.Hash() || st.refusal != nil // what was refused for want of room was not kept
 	st.hash, st.notes = o.Hash(), strings.Join(notes, "; ")
 	c.mu.Unlock()
-	if say {
+	if stale {
 		c.cfg.Want(o)
 	}
-	c.tell(o.Ref)
+	c.report(o.Ref)
 	return nil
 }
 
-// Ack is told of the provider's answer to a policy.
+// Ack records the provider's response to a policy.
 func (c *Contract) Ack(a peering.Ack) {
 	c.mu.Lock()
 	st := c.policies[a.Ref]
@@ -283,13 +283,13 @@ func (c *Contract) Ack(a peering.Ack) {
 	}
 	st.refusal = a.Refusal
 	c.mu.Unlock()
-	c.tell(a.Ref)
+	c.report(a.Ref)
 }
 
-// Orphan says whether a policy that the provider has and that is not wanted may be deleted.
+// Orphan reports whether a policy that the provider has and that is not wanted may be deleted.
 func (c *Contract) Orphan(ref peering.ObjectRef) bool {
 	if !c.home.known() {
-		// Where no policy is in a namespace whose pods leave, that is known without the pods.
+		// Without policies in namespaces whose pods leave, this is known without the pods.
 		return c.home.policies.HasSynced() && c.home.spaces.HasSynced() && !c.home.needsPods()
 	}
 	return c.plan(ref.Namespace) == nil && !c.wants(ref)
@@ -301,19 +301,19 @@ func (h *Home) needsPods() bool {
 	return h.matters()
 }
 
-// text says what people have to know of a policy; empty is nothing.
+// text returns what users have to know of a policy; empty if nothing.
 func (c *Contract) text(st *state) string {
 	switch {
 	case st.refusal != nil && st.refusal.Reason != peering.RefusedNamespace: // that follows its namespace
-		return fmt.Sprintf("the provider of %s does not take it, so it does not hold for the pods that run there: %s", c.cfg.Node, peering.Text(st.refusal.Message, maxText))
+		return fmt.Sprintf("the provider of %s does not accept it, so it does not apply to the pods that run there: %s", c.cfg.Node, peering.Text(st.refusal.Message, maxText))
 	case st.notes != "":
 		return fmt.Sprintf("at the provider of %s less is open than here: %s", c.cfg.Node, peering.Text(st.notes, maxText))
 	}
 	return ""
 }
 
-// tell says on a policy what people have to know of it, when that changes.
-func (c *Contract) tell(ref peering.ObjectRef) {
+// report records an event for a policy when what users have to know of it changes.
+func (c *Contract) report(ref peering.ObjectRef) {
 	c.mu.Lock()
 	st := c.policies[ref]
 	if st == nil {
@@ -324,25 +324,25 @@ func (c *Contract) tell(ref peering.ObjectRef) {
 	switch {
 	case text == "":
 		kind, reason = corev1.EventTypeNormal, "NetworkPolicyApplied"
-		text = fmt.Sprintf("it holds for the pods that run at the provider of %s as it does here", c.cfg.Node)
-		if st.said == "" || st.refusal != nil {
+		text = fmt.Sprintf("it applies to the pods that run at the provider of %s as it does here", c.cfg.Node)
+		if st.reported == "" || st.refusal != nil {
 			c.mu.Unlock()
 			return
 		}
 	case st.refusal != nil:
 		reason = "NetworkPolicyNotApplied"
 	}
-	if text == st.said || !c.events.AllowN(time.Now(), 1) {
+	if text == st.reported || !c.events.AllowN(time.Now(), 1) {
 		c.mu.Unlock()
 		return
 	}
-	st.said = text
+	st.reported = text
 	c.mu.Unlock()
 	at := &corev1.ObjectReference{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID)}
 	c.home.cfg.Events.Eventf(at, nil, kind, reason, "Offload", "%s", text)
 }
 
-// Problem says what of a namespace's policies does not hold at the provider; empty is nothing.
+// Problem returns which of a namespace's policies do not apply fully at the provider; empty if all do.
 func (c *Contract) Problem(namespace string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

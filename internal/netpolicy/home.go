@@ -27,37 +27,37 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Config is what a Home needs. All is required.
+// Config is the configuration of a Home. All fields are required.
 type Config struct {
 	// Client reads this cluster.
 	Client kubernetes.Interface
-	// Own returns addresses of this cluster that providers' pods can reach, Abroad those by which it
-	// knows pods at a provider. They are called often, and should not ask anybody.
+	// Own returns addresses of this cluster that providers' pods can reach, Abroad those by which it knows pods at
+	// a provider. They are called often, and must not block.
 	Own    func() ([]netip.Prefix, error)
 	Abroad func(peering.ClusterID) []netip.Prefix
-	// Resolvers is whom pods of this cluster are told to ask for names.
+	// Resolvers is the addresses of the resolvers of this cluster's pods.
 	Resolvers []netip.Addr
-	// Events records what people have to know of policies.
+	// Events records what users have to know of policies.
 	Events events.EventRecorder
 	Log    *slog.Logger
 }
 
-// Home wants, by each contract, the NetworkPolicies that select pods which run at its provider.
+// Home sends, for each contract, the NetworkPolicies that select pods which run at its provider.
 type Home struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[task]
-	// policies, spaces and pods watch this cluster; pods from when it is needed.
+	// policies, spaces and pods watch this cluster; pods only once it is needed.
 	policies, spaces, pods cache.SharedIndexInformer
 
 	mu sync.Mutex
-	// launch runs something until Run ends; nil without Run.
+	// launch starts a function that runs until Run ends; nil before Run.
 	launch    func(func(context.Context))
 	running   sync.WaitGroup
 	contracts map[string]*Contract
-	// watching and watchingPods say which watches began.
+	// watching and watchingPods report which watches were started.
 	watching, watchingPods bool
-	// resolver answers this cluster's pods that ask for names, nil if nobody is known to; asked says that it was
-	// looked for.
+	// resolver is the Service that resolves names for this cluster's pods, nil if none is known; asked: it was read
+	// at least once.
 	resolver *corev1.Service
 	asked    bool
 }
@@ -94,7 +94,7 @@ func NewHome(cfg Config) *Home {
 	return h
 }
 
-// onChange calls f with an object as it was and as it is; nil means none.
+// onChange calls f with an object before and after a change; nil if it does not exist.
 func onChange(f func(before, after metav1.Object)) cache.ResourceEventHandler {
 	of := func(o any) metav1.Object {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -155,7 +155,7 @@ func slimPod(o any) (any, error) {
 	return slim, nil
 }
 
-// samePod says whether two versions of a slim pod are one to policies.
+// samePod reports whether two versions of a slim pod are equal for policies.
 func samePod(a, b *corev1.Pod) bool {
 	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) && slices.Equal(a.Status.PodIPs, b.Status.PodIPs) && labels.Equals(a.Labels, b.Labels)
 }
@@ -170,7 +170,7 @@ func (h *Home) Run(ctx context.Context) error {
 	h.launch = func(f func(context.Context)) { h.running.Go(func() { f(ctx) }) }
 	h.mu.Unlock()
 	h.watch()
-	h.running.Go(func() { h.lookForNames(ctx) })
+	h.running.Go(func() { h.pollResolver(ctx) })
 	h.running.Go(h.work)
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
@@ -189,8 +189,8 @@ func (h *Home) Run(ctx context.Context) error {
 	}
 }
 
-// watch begins the watches that are needed: of policies once there is a contract, and of pods once there is a policy
-// in a namespace whose pods may leave.
+// watch starts the watches that are needed: of policies once there is a contract, and of pods once there is a
+// policy in a namespace whose pods may leave.
 func (h *Home) watch() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,15 +216,15 @@ func (h *Home) watch() {
 	}
 }
 
-// sent is told that pods of a namespace leave. Of a namespace without policies that changes nothing, and most have
-// none: this is asked for each pod.
+// sent is called when pods of a namespace leave. For a namespace without policies that changes nothing, and most
+// have none: it is called for each pod.
 func (h *Home) sent(namespace string) {
 	if !h.pods.HasSynced() && len(h.in(namespace)) > 0 {
 		h.watch()
 	}
 }
 
-// matters says whether there is a policy in a namespace whose pods may leave. h.mu is held.
+// matters reports whether there is a policy in a namespace whose pods may leave. The caller holds h.mu.
 func (h *Home) matters() bool {
 	leave := map[string]bool{}
 	for _, c := range h.contracts {
@@ -241,7 +241,7 @@ func (h *Home) matters() bool {
 	return false
 }
 
-// known says whether all is known that a plan needs.
+// known reports whether everything is known that a plan needs.
 func (h *Home) known() bool {
 	h.mu.Lock()
 	asked := h.asked
@@ -265,10 +265,10 @@ func (h *Home) policyChanged(before, after metav1.Object) {
 	}
 }
 
-// Readdressed plans all again: what Config.Own or Abroad says may have changed.
+// Readdressed plans everything again: the results of Config.Own or Abroad may have changed.
 func (h *Home) Readdressed() { h.changed() }
 
-// changed plans all, a moment later.
+// changed plans everything, a moment later.
 func (h *Home) changed() {
 	h.watch()
 	h.mu.Lock()
@@ -306,18 +306,18 @@ func (h *Home) work() {
 
 // in returns the policies of a namespace.
 func (h *Home) in(namespace string) (out []*networkingv1.NetworkPolicy) {
-	list, _ := h.policies.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // its error is that there is no such index
+	list, _ := h.policies.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // it fails only without the index
 	for _, o := range list {
 		out = append(out, o.(*networkingv1.NetworkPolicy))
 	}
 	return out
 }
 
-// world returns what policies are translated by for a provider.
+// world returns the input for translating policies for a provider.
 func (h *Home) world(provider peering.ClusterID) (*World, error) {
 	own, err := h.cfg.Own()
 	if err != nil {
-		return nil, fmt.Errorf("find out which addresses are this cluster's: %w", err)
+		return nil, fmt.Errorf("read this cluster's own addresses: %w", err)
 	}
 	w := &World{Namespaces: map[string]map[string]string{}, There: map[string]bool{}, Own: cidr.Of(own...), Abroad: cidr.Of(h.cfg.Abroad(provider)...)}
 	for _, o := range h.spaces.GetStore().List() {
@@ -342,14 +342,14 @@ func (h *Home) world(provider peering.ClusterID) (*World, error) {
 	return w, nil
 }
 
-// podsOf returns what returns the pods of a namespace; nodes are those of the provider.
+// podsOf returns a function for the pods of a namespace; nodes are the provider's.
 func (h *Home) podsOf(nodes map[string]bool) func(string) []Pod {
 	seen := map[string][]Pod{}
 	return func(namespace string) []Pod {
 		if out, ok := seen[namespace]; ok {
 			return out
 		}
-		list, _ := h.pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // its error is that there is no such index
+		list, _ := h.pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // it fails only without the index
 		out := make([]Pod, 0, len(list))
 		for _, o := range list {
 			if p := o.(*corev1.Pod); !ended(p) && !p.Spec.HostNetwork {
@@ -374,7 +374,7 @@ func podOf(p *corev1.Pod, there bool) Pod {
 	return out
 }
 
-// servers returns who answers where a Service leads: itself, and the pods that it selects.
+// servers returns the destinations of a Service: itself, and the pods that it selects.
 func servers(s *corev1.Service, pods func(string) []Pod) (out []Server) {
 	if s == nil {
 		return nil
@@ -401,7 +401,7 @@ func servers(s *corev1.Service, pods func(string) []Pod) (out []Server) {
 	return out
 }
 
-// serversOf returns a pod's port to which a Service's leads, at each of its addresses.
+// serversOf returns a pod's port behind a Service's port, at each of its addresses.
 func serversOf(p *Pod, port corev1.ServicePort) (out []Server) {
 	s := Server{Pod: p, Protocol: port.Protocol, Port: port.Port}
 	if t := port.TargetPort; t.Type == intstr.String {
@@ -425,9 +425,9 @@ func serversOf(p *Pod, port corev1.ServicePort) (out []Server) {
 	return out
 }
 
-// lookForNames keeps which Service answers this cluster's pods that ask for names.
-func (h *Home) lookForNames(ctx context.Context) {
-	// Until the pods are known nothing is planned, so nobody needs it.
+// pollResolver keeps track of the Service that resolves names for this cluster's pods.
+func (h *Home) pollResolver(ctx context.Context) {
+	// Before the pods are known nothing is planned, so it is not needed.
 	if !cache.WaitForCacheSync(ctx.Done(), h.pods.HasSynced) {
 		return
 	}
@@ -435,9 +435,9 @@ func (h *Home) lookForNames(ctx context.Context) {
 		pause := namesEvery
 		found, err := h.resolvingService(ctx)
 		if err != nil {
-			h.cfg.Log.Warn("find out who answers this cluster's pods that ask for names", "err", err)
+			h.cfg.Log.Warn("find the resolver of this cluster's pods", "err", err)
 			pause = namesAgain
-		} else if h.resolves(found) {
+		} else if h.setResolver(found) {
 			h.changed()
 		}
 		again := time.NewTimer(pause)
@@ -450,8 +450,8 @@ func (h *Home) lookForNames(ctx context.Context) {
 	}
 }
 
-// resolves keeps which Service answers, and says whether that is news.
-func (h *Home) resolves(found *corev1.Service) bool {
+// setResolver records the Service, and reports whether it changed.
+func (h *Home) setResolver(found *corev1.Service) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was, asked := h.resolver, h.asked
@@ -462,18 +462,18 @@ func (h *Home) resolves(found *corev1.Service) bool {
 	return was.UID != found.UID || was.ResourceVersion != found.ResourceVersion
 }
 
-// resolvingService returns the Service whose address pods are told to ask, or the one that has the usual
-// name: where each node has a resolver of its own, that one asks it. Nil means none.
+// resolvingService returns the Service with the address in the pods' resolv.conf, or the one with the usual name: a
+// resolver on each node forwards to that one. Nil means none.
 func (h *Home) resolvingService(ctx context.Context) (*corev1.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	find := func(namespace string, by fields.Selector) (*corev1.Service, error) {
 		list, err := h.cfg.Client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{FieldSelector: by.String(), Limit: 2})
 		if err != nil {
-			return nil, fmt.Errorf("look for a Service: %w", err)
+			return nil, fmt.Errorf("list Services: %w", err)
 		}
 		if len(list.Items) != 1 {
-			return nil, nil //nolint:nilnil // none is an answer
+			return nil, nil //nolint:nilnil // nil means none
 		}
 		return &list.Items[0], nil
 	}

@@ -21,18 +21,18 @@ import (
 type Pod struct {
 	Namespace string
 	Labels    map[string]string
-	// There says that it runs at the provider. Addresses is those that home knows it by.
+	// There: it runs at the provider. Addresses is the addresses by which home knows it.
 	There     bool
 	Addresses []netip.Addr
-	// Ports is its named ports. They are only read.
+	// Ports is its named ports. Callers only read them.
 	Ports []corev1.ContainerPort
 }
 
-// World is what decides how a policy of home is said at a provider.
+// World is everything that decides how a policy of home is translated for a provider.
 type World struct {
 	// Namespaces has the labels of all namespaces, by name.
 	Namespaces map[string]map[string]string
-	// There says which namespaces have pods at the provider.
+	// There has the namespaces with pods at the provider.
 	There map[string]bool
 	// Pods returns the pods of a namespace that have not ended and have a network of their own.
 	Pods func(namespace string) []Pod
@@ -40,7 +40,7 @@ type World struct {
 	Own cidr.Set
 	// Abroad is addresses by which this cluster knows pods at the provider.
 	Abroad cidr.Set
-	// Names is who answers pods of this cluster that ask for names.
+	// Names is the servers that resolve names for pods of this cluster.
 	Names []Server
 }
 
@@ -50,17 +50,17 @@ type Server struct {
 	Pod      *Pod
 	Address  netip.Addr
 	Protocol corev1.Protocol
-	// Port is the number; zero is not known. Name is its name in the pod, if it has one.
+	// Port is the number; zero if it is not known. Name is its name in the pod, if it has one.
 	Port int32
 	Name string
 }
 
-// selects says whether a policy's own selector selects a pod of its namespace.
+// selects reports whether a policy's own selector selects a pod of its namespace.
 func selects(spec *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
 	return selector(&spec.PodSelector).Matches(labels.Set(pod))
 }
 
-// selector is a selector that matches nothing where it cannot be read: no API server takes such.
+// selector converts a selector. A malformed one, which no API server accepts, matches nothing.
 func selector(s *metav1.LabelSelector) labels.Selector {
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -69,7 +69,7 @@ func selector(s *metav1.LabelSelector) labels.Selector {
 	return out
 }
 
-// Leave returns a policy of a namespace as it crosses, and what of it does not cross, for people.
+// Leave returns the part of a policy that crosses, and for users what of it does not.
 func Leave(namespace string, spec *networkingv1.NetworkPolicySpec, w *World) (Policy, []string) {
 	l := &leaving{World: w, namespace: namespace}
 	out := Policy{Pods: spec.PodSelector}
@@ -102,7 +102,7 @@ func Leave(namespace string, spec *networkingv1.NetworkPolicySpec, w *World) (Po
 	return out, l.notes
 }
 
-// directions is what a policy restricts: an API server has written it down, and this is its default.
+// directions is what a policy restricts: the API server writes it, and this is its default.
 func directions(spec *networkingv1.NetworkPolicySpec) (ingress, egress bool) {
 	if len(spec.PolicyTypes) == 0 {
 		return true, len(spec.Egress) > 0
@@ -110,11 +110,11 @@ func directions(spec *networkingv1.NetworkPolicySpec) (ingress, egress bool) {
 	return slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeIngress), slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 }
 
-// leaving is the work on one policy.
+// leaving is the translation of one policy.
 type leaving struct {
 	*World
 	namespace string
-	// at is the rule that is read.
+	// at is the rule that is being read.
 	at    string
 	total count
 	notes []string
@@ -130,12 +130,12 @@ func (l *leaving) note(format string, args ...any) {
 	}
 }
 
-// add adds rules as far as there may be so many; what does not fit is closed.
+// add adds rules up to the limits; what exceeds them stays closed.
 func (l *leaving) add(to *[]Rule, rules []Rule) {
 	for i := range rules {
 		r := &rules[i]
 		if room := maxAddresses - l.total.addresses; len(r.Addresses) > room {
-			l.note("%d of the %d addresses of pods that run elsewhere cross, as many as may", max(room, 0), len(r.Addresses))
+			l.note("only the first %d of the %d addresses of pods that run elsewhere cross, which is the limit", max(room, 0), len(r.Addresses))
 			r.Addresses = r.Addresses[:max(room, 0)]
 		}
 		if r.empty() {
@@ -151,8 +151,8 @@ func (l *leaving) add(to *[]Rule, rules []Rule) {
 	}
 }
 
-// rules returns what a rule says at the provider. One whose named ports are other numbers in each pod
-// becomes several, since a pod elsewhere is an address there.
+// rules translates a rule. One with named ports whose numbers differ between pods becomes several, since a pod
+// elsewhere is only an address there.
 func (l *leaving) rules(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, egress bool) []Rule {
 	who := l.peersOf(peers)
 	numbers, names := splitPorts(ports)
@@ -216,7 +216,7 @@ func named(pods []Pod, names []networkingv1.NetworkPolicyPort) []Rule {
 	return out
 }
 
-// addressesOf returns the addresses of pods, sorted, each once.
+// addressesOf returns the addresses of pods, sorted, without duplicates.
 func addressesOf(pods []Pod) []string {
 	var all []netip.Addr
 	for i := range pods {
@@ -230,8 +230,8 @@ func addressesOf(pods []Pod) []string {
 	return out
 }
 
-// whom is the peers of a rule: pods at the provider, pods elsewhere, and ranges.
-type whom struct {
+// peerSet is the peers of a rule: pods at the provider, pods elsewhere, and ranges.
+type peerSet struct {
 	there     []Pods
 	elsewhere []Pod
 	blocks    []networkingv1.IPBlock
@@ -242,9 +242,9 @@ func everywhere() []networkingv1.IPBlock {
 	return []networkingv1.IPBlock{{CIDR: "0.0.0.0/0"}, {CIDR: "::/0"}}
 }
 
-func (l *leaving) peersOf(peers []networkingv1.NetworkPolicyPeer) (out whom) {
+func (l *leaving) peersOf(peers []networkingv1.NetworkPolicyPeer) (out peerSet) {
 	if len(peers) == 0 {
-		return whom{there: []Pods{{All: true}}, blocks: everywhere()}
+		return peerSet{there: []Pods{{All: true}}, blocks: everywhere()}
 	}
 	for i := range peers {
 		p := &peers[i]
@@ -268,7 +268,7 @@ func (l *leaving) peersOf(peers []networkingv1.NetworkPolicyPeer) (out whom) {
 	return out
 }
 
-// selected returns the names of namespaces that are selected, or the policy's own, and in a set; nil is the set of
+// selected returns those of the namespaces in the given set that are selected, or the policy's own; a nil set means
 // all.
 func (l *leaving) selected(spaces labels.Selector, own bool, in map[string]bool) (out []string) {
 	if own {
@@ -298,8 +298,8 @@ func (l *leaving) elsewhere(spaces, pods labels.Selector, others bool) (out []Po
 	return out
 }
 
-// block adds an ipBlock, unless nothing of it has a meaning at the provider.
-func (l *leaving) block(b *networkingv1.IPBlock, out *whom) {
+// block adds an ipBlock, unless no part of it has a meaning at the provider.
+func (l *leaving) block(b *networkingv1.IPBlock, out *peerSet) {
 	block, except, err := parseBlock(b)
 	if err != nil {
 		l.note("%v", err)
@@ -307,8 +307,8 @@ func (l *leaving) block(b *networkingv1.IPBlock, out *whom) {
 	}
 	holes := cidr.Of(except...)
 	own := l.Own.Overlaps(block) && !holes.Covers(l.Own.Overlapping(block))
-	// Pods abroad have addresses here that mean nothing there; they are the provider's to find. Who excepts
-	// something means the rest of the world, whose addresses theirs only resemble.
+	// Pods abroad have addresses here that mean nothing there: the provider translates them. A block with
+	// exceptions means the rest of the world, and only happens to contain them.
 	abroad := len(except) == 0 && l.Abroad.Overlaps(block)
 	if abroad {
 		if slices.ContainsFunc(l.Abroad, func(p netip.Prefix) bool { return p.Addr().BitLen() == block.Addr().BitLen() && !cidr.Cover(block, p) }) {
@@ -330,7 +330,7 @@ func (l *leaving) block(b *networkingv1.IPBlock, out *whom) {
 	out.blocks = append(out.blocks, kept)
 }
 
-// allows says whether a rule of egress lets pods reach a server.
+// allows reports whether a rule of egress lets pods reach a server.
 func (l *leaving) allows(rule *networkingv1.NetworkPolicyEgressRule, s Server) bool {
 	if len(rule.Ports) > 0 && !slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return opens(&p, s) }) {
 		return false
@@ -350,7 +350,7 @@ func (l *leaving) allows(rule *networkingv1.NetworkPolicyEgressRule, s Server) b
 	})
 }
 
-// opens says whether a port of a policy is a server's.
+// opens reports whether a port of a policy is a server's.
 func opens(p *networkingv1.NetworkPolicyPort, s Server) bool {
 	switch {
 	case protocolOf(p) != s.Protocol:

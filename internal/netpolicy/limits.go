@@ -2,8 +2,7 @@ package netpolicy
 
 import "time"
 
-// Limits of one policy as it crosses. Home leaves out what is beyond them, which closes; a provider
-// refuses it.
+// Limits of one policy as it crosses. Home leaves out what exceeds them, which closes; a provider refuses it.
 const (
 	// maxRules is how many rules it has, in both directions together.
 	maxRules = 256
@@ -23,10 +22,10 @@ const (
 )
 
 const (
-	// maxAdmitted is how many blocks the rules of one policy have here: a network plugin makes
-	// rules of each on every node. What is beyond is left out, which closes.
+	// maxAdmitted is how many blocks the rules of one policy have here: a network plugin makes rules of each on
+	// every node. What exceeds it is left out, which closes.
 	maxAdmitted = 5000
-	// maxNotes is how many things of one policy are named that do not cross.
+	// maxNotes is how many parts of one policy that do not cross are named.
 	maxNotes = 5
 	// maxName is the longest name of an object.
 	maxName = 253
@@ -34,20 +33,20 @@ const (
 
 // Limits of what home does for policies.
 const (
-	// gatherChanges is for how long changes are gathered: those of policies and of the pods that they select
-	// do not wait so long, since pods wait for them.
+	// gatherChanges is how long changes are gathered. Changes of policies, and of the pods that they select, do not
+	// wait so long, since pods wait for them.
 	gatherChanges = 500 * time.Millisecond
-	// namesEvery is how often it is asked where this cluster's names are answered, namesAgain how soon again
-	// where nobody said.
+	// namesEvery is how often the resolver of this cluster's names is read, namesAgain how soon again after a
+	// failure.
 	namesEvery = time.Minute
 	namesAgain = 2 * time.Second
-	// sweepEvery is how often all is planned again, though nothing changed.
+	// sweepEvery is how often everything is planned again if nothing changed.
 	sweepEvery = 5 * time.Minute
-	// readTimeout bounds a question to the API server.
+	// readTimeout bounds a read from the API server.
 	readTimeout = 10 * time.Second
-	// eventBurst and eventEvery bound the events that one provider's answers cause.
+	// eventBurst and eventEvery bound the events that one provider's responses cause.
 	eventBurst = 25
 	eventEvery = 10 * time.Second
-	// maxText bounds what a provider says of a policy where it is shown.
+	// maxText bounds the text of a provider about a policy where it is shown.
 	maxText = 512
 )

@@ -159,13 +159,13 @@ func (l *liveHome) event(words string) {
 			}
 			l.t.Logf("another event: %s", text)
 		case <-end:
-			l.t.Fatalf("no event says %q", words)
+			l.t.Fatalf("no event has %q", words)
 		}
 	}
 }
 
-// TestPoliciesFollowPodsOnARealAPIServer has pods leave, and looks which policies go before them, with no more rights
-// than the chart gives the agent.
+// TestPoliciesFollowPodsOnARealAPIServer sends pods, and checks which policies are sent before them, with only the rights
+// that the chart grants the agent.
 func TestPoliciesFollowPodsOnARealAPIServer(t *testing.T) {
 	l := newLiveHome(t)
 	l.namespace("shop", map[string]string{"entente.dev/offloading": "enabled"})
@@ -234,7 +234,7 @@ func TestPoliciesFollowPodsOnARealAPIServer(t *testing.T) {
 	}
 	eventually(t, "a namespace that is not selected any more is closed", func() bool { return slices.Equal(addresses(), []string{"10.1.0.7"}) })
 
-	// What the provider answers, and what does not cross, is said on the policy.
+	// The provider's response, and what does not cross, are events of the policy.
 	_, p, _ = m.of("web")
 	o, err := json.Marshal(p)
 	if err != nil {

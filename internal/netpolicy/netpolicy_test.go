@@ -94,7 +94,7 @@ func TestAPolicyIsTranslatedForAbroad(t *testing.T) {
 			`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.2.0/24]}}]}]}`,
 			`{"podSelector":` + ours + `},"ingress":[{"from":[{"ipBlock":{"cidr":"10.241.0.0/16","except":["10.241.2.0/24"]}}]}],"policyTypes":["Ingress"]}`, nil,
 		},
-		"a private range is nobody's there": {
+		"a private range has no meaning there": {
 			`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 192.168.0.0/16}}]}]}`,
 			`{"podSelector":` + ours + `},"policyTypes":["Ingress"]}`,
 			[]string{"ingress rule 1: 192.168.0.0/16 is a private range"},
@@ -226,7 +226,7 @@ func TestHostilePoliciesAreRefused(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{}`: "restricts neither", `{"egress":[],"names":["SCTP"]}`: "not asked for by", `{"egress":[],"names":["UDP","UDP","UDP"]}`: "3 protocols", `[]`: "cannot unmarshal",
+		`{}`: "restricts neither", `{"egress":[],"names":["SCTP"]}`: "cannot be resolved by", `{"egress":[],"names":["UDP","UDP","UDP"]}`: "3 protocols", `[]`: "cannot unmarshal",
 	} {
 		if _, err := Read([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
@@ -238,7 +238,7 @@ func TestHostilePoliciesAreRefused(t *testing.T) {
 func TestARuleWithoutPeersGoes(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]Rule{
-		"nobody": {}, "an address that nothing here stands for": {Addresses: []string{"10.9.9.9"}}, "a private range": {Blocks: []networkingv1.IPBlock{{CIDR: "192.168.0.0/16"}}},
+		"no peer": {}, "an address without an alias here": {Addresses: []string{"10.9.9.9"}}, "a private range": {Blocks: []networkingv1.IPBlock{{CIDR: "192.168.0.0/16"}}},
 		"no namespace": {Pods: []Pods{{}}}, "what is excepted": {Blocks: []networkingv1.IPBlock{{CIDR: "10.1.0.0/15", Except: []string{"10.1.0.0/16"}}}},
 	} {
 		spec, _ := Admit(&Policy{Ingress: &[]Rule{r}, Egress: &[]Rule{r}}, testHere())
@@ -281,7 +281,7 @@ func TestAPolicyAllowsTheResolverOfNames(t *testing.T) {
 	}
 }
 
-// Who has no room for a policy keeps nothing of it.
+// A provider that has no room for a policy keeps no part of it.
 func TestAPolicyThatIsRefusedIsWantedAgain(t *testing.T) {
 	t.Parallel()
 	h := NewHome(Config{Client: fake.NewSimpleClientset(), Events: events.NewFakeRecorder(8), Log: slog.New(slog.DiscardHandler)})

@@ -9,16 +9,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Policy is the JSON of an Object of KindNetworkPolicy: what a NetworkPolicy of the consumer's
-// allows, in the consumer's terms.
+// Policy is the JSON of an Object of KindNetworkPolicy: what a NetworkPolicy of the consumer allows, in the
+// consumer's terms.
 type Policy struct {
-	// Pods selects the pods of its namespace for which it holds.
+	// Pods selects the pods of its namespace to which it applies.
 	Pods metav1.LabelSelector `json:"pods"`
-	// Ingress and Egress are what it allows; nil does not restrict that direction, and
-	// no rules allow nothing.
+	// Ingress and Egress are what it allows; nil does not restrict that direction, and an empty list allows
+	// nothing.
 	Ingress *[]Rule `json:"ingress,omitempty"`
 	Egress  *[]Rule `json:"egress,omitempty"`
-	// Names is the protocols by which the pods may ask for names at home.
+	// Names is the protocols by which the pods may resolve names at home.
 	Names []corev1.Protocol `json:"names,omitempty"`
 }
 
@@ -27,10 +27,10 @@ type Policy struct {
 type Rule struct {
 	// Pods is pods of the consumer that run at the provider.
 	Pods []Pods `json:"pods,omitempty"`
-	// Addresses is those of pods elsewhere.
+	// Addresses is the addresses of pods elsewhere.
 	Addresses []string `json:"addresses,omitempty"`
-	// Blocks is ranges of addresses: those of the consumer's cluster stand for it, and public ones
-	// for the Internet.
+	// Blocks is ranges of addresses: ranges of the consumer's cluster mean that cluster, and public ones the
+	// Internet.
 	Blocks []networkingv1.IPBlock           `json:"blocks,omitempty"`
 	Ports  []networkingv1.NetworkPolicyPort `json:"ports,omitempty"`
 }
@@ -45,7 +45,7 @@ type Pods struct {
 
 func (r *Rule) empty() bool { return len(r.Pods)+len(r.Addresses)+len(r.Blocks) == 0 }
 
-// count is how much there is of what is limited.
+// count is the number of each part that has a limit.
 type count struct{ rules, selectors, requirements, namespaces, addresses, blocks, ports int }
 
 func (c count) plus(d count) count {
@@ -55,7 +55,7 @@ func (c count) plus(d count) count {
 	}
 }
 
-// over names what is beyond its limit, if anything.
+// over names the part that exceeds its limit, if any.
 func (c count) over() string {
 	for _, l := range []struct {
 		n, most int
@@ -108,8 +108,8 @@ func (p *Policy) rules(f func(*Rule)) {
 	}
 }
 
-// Check says why a policy that a consumer sent cannot be taken. What only an API server can
-// judge it does not: the syntax of selectors, ports and protocols.
+// Check returns why a policy that a consumer sent cannot be accepted. It leaves to the API server the syntax of
+// selectors, ports and protocols.
 func (p *Policy) Check() error {
 	if p.Ingress == nil && p.Egress == nil {
 		return fmt.Errorf("it restricts neither ingress nor egress")
@@ -120,11 +120,11 @@ func (p *Policy) Check() error {
 		return fmt.Errorf("it has %s", what)
 	}
 	if len(p.Names) > maxProtocols {
-		return fmt.Errorf("it names %d protocols to ask for names by", len(p.Names))
+		return fmt.Errorf("it lists %d protocols for resolving names", len(p.Names))
 	}
 	for _, protocol := range p.Names {
 		if protocol != corev1.ProtocolUDP && protocol != corev1.ProtocolTCP {
-			return fmt.Errorf("names are not asked for by %q", protocol)
+			return fmt.Errorf("names cannot be resolved by %q", protocol)
 		}
 	}
 	var wrong error
@@ -154,7 +154,7 @@ func parseAddr(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseBlock reads an ipBlock. What it excepts is strictly inside it, as Kubernetes has it.
+// parseBlock parses an ipBlock. What it excepts is strictly inside it, as Kubernetes requires.
 func parseBlock(b *networkingv1.IPBlock) (block netip.Prefix, except []netip.Prefix, err error) {
 	if block, err = parsePrefix(b.CIDR); err != nil {
 		return block, nil, err

@@ -148,7 +148,7 @@ func resolverHere() point {
 	return point{map[string]string{corev1.LabelMetadataName: "entente-system"}, "entente-system", map[string]string{"app.kubernetes.io/component": "dns", "x": "y"}, "10.200.9.9", nil, true}
 }
 
-// allowed is what Kubernetes says of a policy that holds for a pod of ours: it is written down once more, and does
+// allowed is Kubernetes' semantics of a policy that applies to a pod of ours: a second implementation, which does
 // not share a line with what it tests.
 func allowed(spec *networkingv1.NetworkPolicySpec, own, other point, egress bool, protocol corev1.Protocol, port int32) bool {
 	type rule struct {
@@ -294,7 +294,7 @@ func (r drawn) spec() *networkingv1.NetworkPolicySpec {
 	return spec
 }
 
-// withoutBlocks is what of a policy does not say addresses: that crosses whole.
+// withoutBlocks is a policy without its addresses: that part crosses whole.
 func withoutBlocks(in *networkingv1.NetworkPolicySpec) *networkingv1.NetworkPolicySpec {
 	spec := in.DeepCopy()
 	is := func(p networkingv1.NetworkPolicyPeer) bool { return p.IPBlock != nil }
@@ -303,7 +303,7 @@ func withoutBlocks(in *networkingv1.NetworkPolicySpec) *networkingv1.NetworkPoli
 	return spec
 }
 
-// checkTranslated tries a policy at home and what came of it at the provider.
+// checkTranslated compares a policy at home with its translation at the provider.
 func checkTranslated(t *testing.T, spec *networkingv1.NetworkPolicySpec) {
 	t.Helper()
 	policy, _ := Leave("shop", spec, testWorld())
@@ -404,11 +404,11 @@ func FuzzAPolicyOfAHostilePeer(f *testing.F) {
 	})
 }
 
-// checkOwn says what of a policy is about anything but the consumer's own pods, the resolver, its home and the Internet.
+// checkOwn reports what of a policy is about anything but the consumer's own pods, the resolver, its home and the Internet.
 func checkOwn(t *testing.T, spec *networkingv1.NetworkPolicySpec) {
 	t.Helper()
 	if spec.PodSelector.MatchLabels[api.LabelPeer] != string(consumer) || spec.PodSelector.MatchLabels[api.LabelManaged] != api.Manager {
-		t.Errorf("it holds for other pods: %v", spec.PodSelector)
+		t.Errorf("it applies to other pods: %v", spec.PodSelector)
 	}
 	ours := func(s *metav1.LabelSelector) bool {
 		return s != nil && s.MatchLabels[api.LabelPeer] == string(consumer) && s.MatchLabels[api.LabelManaged] == api.Manager

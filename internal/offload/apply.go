@@ -125,7 +125,7 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 		level := api.PodSecurityLevel(ns.Labels[labelEnforce])
 		return looser(level, c.PodSecurity) == level
 	}
-	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.Has(recent.Hold{Namespace: ns.Name, Contract: contract}, time.Now()) {
+	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.Has(recent.Binding{Namespace: ns.Name, Contract: contract}, time.Now()) {
 		return ns, nil
 	}
 	ns, record, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
@@ -134,7 +134,7 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 	}
 	if ns != nil && record != nil {
 		if _, ok := heldBy(record, contract); ok {
-			p.holds.Add(recent.Hold{Namespace: ns.Name, Contract: contract}, time.Now())
+			p.holds.Add(recent.Binding{Namespace: ns.Name, Contract: contract}, time.Now())
 			// The contract may have changed after the namespace was applied.
 			if ref.Kind == peering.KindPod && !enforced(ns) {
 				return ns, p.enforce(ctx, ns, record)

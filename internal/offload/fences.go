@@ -38,13 +38,13 @@ func (p *Provider) checkFence(c Contract, ref peering.ObjectRef, seconds int64) 
 // noteFence writes a contract's fence into the annotation of a namespace, before the consumer's
 // fence is acknowledged.
 func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract string, seconds int64) error {
-	want := fencing.Fence{Namespace: ns.Name, Contract: contract, Length: time.Duration(seconds) * time.Second, Heard: time.Now()}
+	want := fencing.Fence{Namespace: ns.Name, Contract: contract, Length: time.Duration(seconds) * time.Second, LastSeen: time.Now()}
 	has, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations)
 	if ok == (seconds != 0) && has.Length == want.Length {
 		return nil
 	}
 	if ok {
-		want.Heard = has.Heard // a changed fence does not prove that the consumer is there: the message may be old
+		want.LastSeen = has.LastSeen // a changed fence does not prove that the consumer is there: the message may be old
 	}
 	before := ns.DeepCopy()
 	if key, note := fencing.NoteOf(want); seconds == 0 {
@@ -110,7 +110,7 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 		return client.IgnoreNotFound(err)
 	}
 	now, ok := fencing.NotedFor(ns.Name, f.Contract, ns.Annotations)
-	if !ok || now.Length != f.Length || f.Heard.Equal(now.Heard) {
+	if !ok || now.Length != f.Length || f.LastSeen.Equal(now.LastSeen) {
 		return nil // even if it is earlier: the clock may have been set back
 	}
 	before := ns.DeepCopy()

@@ -165,7 +165,7 @@ func testFences(t *testing.T, c *cluster) {
 	ns := &corev1.Namespace{}
 	eventually(t, "it is noted that the consumer was there", func() bool {
 		f, ok := fencing.NotedFor(name, id, ns.Annotations)
-		return c.get(t, "", name+"-aaaaaaaa", ns) && ok && time.Until(f.Heard) > 2*time.Minute
+		return c.get(t, "", name+"-aaaaaaaa", ns) && ok && time.Until(f.LastSeen) > 2*time.Minute
 	})
 	passed := time.Duration(k.forward.Load())
 	k.kill()

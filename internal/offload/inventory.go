@@ -419,7 +419,7 @@ func (v *inventory) countConfigs(ctx context.Context, namespace string, peer pee
 	if v.p.awaitGrant(ctx, namespace) != nil {
 		return
 	}
-	since, known := v.p.stock.Mark(), v.knownConfigs(namespace, configKinds...)
+	since, known := v.p.stock.Sequence(), v.knownConfigs(namespace, configKinds...)
 	listed := make(map[stock.Key]stock.Item)
 	err := v.p.eachShared(ctx, namespace, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
 		key := configKey(kind, o)

@@ -352,7 +352,7 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 		return err
 	}
 	defer release()
-	p.holds.Forget(func(h recent.Hold) bool { return h.Namespace == ns.Name })
+	p.holds.Forget(func(h recent.Binding) bool { return h.Namespace == ns.Name })
 	// From the API server, not the cache: a younger namespace of the same name is another one.
 	uid := ns.UID
 	now := &corev1.Namespace{}

@@ -139,7 +139,7 @@ type Provider struct {
 	made     recent.Made
 	named    recent.Named
 	trials   *recent.Moments[recent.Trial]
-	holds    *recent.Moments[recent.Hold]
+	holds    *recent.Moments[recent.Binding]
 	// compared is when streams of a peer were last ended so that it compares its objects here.
 	compared sync.Map // peering.ClusterID to time.Time
 
@@ -187,7 +187,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		cfg: cfg, client: paced.New(paced.Config{Client: cfg.Client, Writes: paced.Writes(), Unseen: unseen}), security: security, hub: podwatch.New(), stock: stock.New(),
-		ledger: ledger.New(), trials: recent.NewTrials(), holds: recent.NewHolds(),
+		ledger: ledger.New(), trials: recent.NewTrials(), holds: recent.NewBindings(),
 	}
 	if p.Streams, err = podstreams.New(cfg.REST, p.runningPod); err != nil {
 		return nil, err

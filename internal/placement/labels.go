@@ -16,14 +16,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ownKeys is labels that virtual nodes have under the key by which a selector of
-// ForeignClusters names them. What a ForeignCluster has of these counts for nothing.
+// ownKeys is labels that virtual nodes have under the key that a selector of ForeignClusters names. Labels of a
+// ForeignCluster with these keys have no effect.
 func ownKeys() []string {
 	return []string{v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, v1alpha1.LabelCurrency, v1alpha1.LabelPool}
 }
 
-// nodeKey returns under which key a virtual node has a label of its ForeignCluster. A key has
-// one slash at most.
+// nodeKey returns the key under which a virtual node has a label of its ForeignCluster. A key has at most one
+// slash.
 func nodeKey(key string) string {
 	if slices.Contains(ownKeys(), key) {
 		return key
@@ -31,9 +31,9 @@ func nodeKey(key string) string {
 	return v1alpha1.PrefixPeerLabel + strings.ReplaceAll(key, "/", "_")
 }
 
-// NodeLabels returns the labels of a virtual node that selectors of ForeignClusters go by: those of
-// its ForeignCluster, and its own. lost has labels that cannot be on a node, and why: a selector
-// that names one selects no node.
+// NodeLabels returns the labels of a virtual node that selectors of ForeignClusters match: those of its
+// ForeignCluster, and its own. lost has labels that cannot be on a node, and why: a selector that names one selects
+// no node.
 func NodeLabels(peer, own map[string]string) (node, lost map[string]string) {
 	node, lost = map[string]string{}, map[string]string{}
 	from := map[string]string{}
@@ -59,8 +59,8 @@ func NodeLabels(peer, own map[string]string) (node, lost map[string]string) {
 	return node, lost
 }
 
-// Selects says whether a selector of ForeignClusters selects a virtual node with these labels, as
-// the scheduler does.
+// Selects reports whether a selector of ForeignClusters selects a virtual node with these labels, as the scheduler
+// does.
 func Selects(s *metav1.LabelSelector, node map[string]string) bool {
 	for _, r := range Selector(s) {
 		is, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -73,7 +73,7 @@ func Selects(s *metav1.LabelSelector, node map[string]string) bool {
 	return true
 }
 
-// ByPeer returns what of a selector goes by the peer: latency and price are of one contract with it.
+// ByPeer returns the part of a selector about the peer: latency and price are properties of one contract with it.
 func ByPeer(s *metav1.LabelSelector) *metav1.LabelSelector {
 	if s == nil {
 		return nil
@@ -98,12 +98,11 @@ func SelectedKeys(s *metav1.LabelSelector) []string {
 	return slices.Compact(keys)
 }
 
-// latencies is the classes of round trips, by the most milliseconds that one of them has.
+// latencies is the classes of round trips, by their upper bounds in milliseconds.
 func latencies() []int { return []int{2, 5, 10, 20, 50, 100, 200, 500, 10_000} }
 
-// Latency returns the class of a round trip: the least that it fits into. It stays in the class
-// in which it was while it is at most a fifth beyond what that holds, so one on the border
-// does not go to and fro.
+// Latency returns the class of a round trip: the smallest that it fits into. It stays in its current class while it
+// is at most a fifth beyond the bound, so that one at the border does not alternate.
 func Latency(was string, roundTrip time.Duration) string {
 	all := latencies()
 	if i := slices.Index(all, milliseconds(was)); i >= 0 {
@@ -123,7 +122,7 @@ func Latency(was string, roundTrip time.Duration) string {
 	return strconv.Itoa(all[len(all)-1])
 }
 
-// IsLatency says whether a text is a class of round trips.
+// IsLatency reports whether a text is a class of round trips.
 func IsLatency(s string) bool { return slices.Contains(latencies(), milliseconds(s)) }
 
 func milliseconds(s string) int {
@@ -134,9 +133,9 @@ func milliseconds(s string) int {
 	return n
 }
 
-// Price returns the labels of a virtual node that say what a pod of one core and 4 GiB costs an
-// hour by a price list: in thousandths of a currency, the next higher whole number of them, by which
-// nodes can be compared. What is free has the price 0 and no currency.
+// Price returns the labels of a virtual node with what a pod of one core and 4 GiB costs an hour by a price list:
+// in thousandths of a currency, rounded up to a whole number, by which nodes can be compared. What is free has the
+// price 0 and no currency.
 func Price(list peering.PriceList) map[string]string {
 	share, err := peering.ParseResources(map[string]string{
 		string(corev1.ResourceCPU): "1", string(corev1.ResourceMemory): "4Gi", string(corev1.ResourcePods): "1",

@@ -26,10 +26,10 @@ func TestNodeLabels(t *testing.T) {
 	}{
 		"labels have a prefix":            {peer: map[string]string{"tier": "iron", "example.com/site": "n"}, want: map[string]string{"peer.entente.dev/tier": "iron", "peer.entente.dev/example.com_site": "n"}},
 		"but the node's own have none":    {own: map[string]string{v1alpha1.LabelPeer: "p", v1alpha1.LabelLatency: "5", "x": "y"}, want: map[string]string{v1alpha1.LabelPeer: "p", v1alpha1.LabelLatency: "5"}},
-		"which nobody forges":             {peer: map[string]string{v1alpha1.LabelPrice: "0", v1alpha1.LabelPeer: "q"}, own: map[string]string{v1alpha1.LabelPeer: "p"}, want: map[string]string{v1alpha1.LabelPeer: "p"}},
+		"which a peer cannot forge":       {peer: map[string]string{v1alpha1.LabelPrice: "0", v1alpha1.LabelPeer: "q"}, own: map[string]string{v1alpha1.LabelPeer: "p"}, want: map[string]string{v1alpha1.LabelPeer: "p"}},
 		"what is too long is lost":        {peer: map[string]string{long: "x"}, lost: []string{long}},
 		"so are two that become one":      {peer: map[string]string{"a/b": "1", "a_b": "2", "c": "3"}, want: map[string]string{"peer.entente.dev/c": "3"}, lost: []string{"a/b", "a_b"}},
-		"unless they say the same":        {peer: map[string]string{"a/b": "1", "a_b": "1"}, want: map[string]string{"peer.entente.dev/a_b": "1"}},
+		"unless they are equal":           {peer: map[string]string{"a/b": "1", "a_b": "1"}, want: map[string]string{"peer.entente.dev/a_b": "1"}},
 		"of a peer that is not known yet": {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestNodeLabels(t *testing.T) {
 			}
 			for _, key := range tc.lost {
 				if lost[key] == "" {
-					t.Errorf("nothing says that %s is lost", key)
+					t.Errorf("%s is not reported as lost", key)
 				}
 			}
 			if len(lost) != len(tc.lost) {
@@ -51,7 +51,7 @@ func TestNodeLabels(t *testing.T) {
 			}
 			for key := range node {
 				if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-					t.Errorf("%s is no label: %v", key, problems)
+					t.Errorf("%s is not a label: %v", key, problems)
 				}
 			}
 		})
@@ -91,7 +91,7 @@ func TestHomeAndTheSchedulerSelectTheSameNodes(t *testing.T) {
 			continue // what is too long matches nothing, and the API server refuses the pod
 		}
 		if is != scheduler.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node}}) {
-			t.Errorf("seed %d: home says %t of %v by %v", seed, is, node, s)
+			t.Errorf("seed %d: home returns %t for %v by %v", seed, is, node, s)
 		}
 		if is {
 			selected++
@@ -163,13 +163,13 @@ func TestPrice(t *testing.T) {
 		list            peering.PriceList
 		price, currency string
 	}{
-		"free":                       {peering.PriceList{}, "0", ""},
-		"core and memory":            {list("EUR", "cpu", "0.02", "memory", "0.005"), "40", "EUR"},
-		"less than a thousandth":     {list("EUR", "cpu", "0.000000001"), "1", "EUR"},
-		"a resource it has not":      {list("USD", "nvidia.com/gpu", "3"), "0", "USD"},
-		"as much as can be said":     {list("EUR", "cpu", "999999999.999999999"), "1000000000000", "EUR"},
-		"more than can be said":      {list("EUR", "cpu", "999999999.999999999", "pods", "1"), "", ""},
-		"a pod costs something, too": {list("EUR", "pods", "0.01"), "10", "EUR"},
+		"free":                        {peering.PriceList{}, "0", ""},
+		"core and memory":             {list("EUR", "cpu", "0.02", "memory", "0.005"), "40", "EUR"},
+		"less than a thousandth":      {list("EUR", "cpu", "0.000000001"), "1", "EUR"},
+		"a resource it has not":       {list("USD", "nvidia.com/gpu", "3"), "0", "USD"},
+		"as much as can be expressed": {list("EUR", "cpu", "999999999.999999999"), "1000000000000", "EUR"},
+		"more than can be expressed":  {list("EUR", "cpu", "999999999.999999999", "pods", "1"), "", ""},
+		"a pod costs something, too":  {list("EUR", "pods", "0.01"), "10", "EUR"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

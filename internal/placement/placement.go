@@ -21,10 +21,9 @@ type Operation struct {
 	Value any    `json:"value"`
 }
 
-// Decide returns what has to change in a pod that is created in a namespace with this
-// NamespaceOffloading: a toleration of virtual nodes, if it can run on one, a node affinity to those
-// where it may, and if it can only run on a virtual node, for how long it tolerates that this is lost. It
-// changes nothing in a pod that has all of them already.
+// Decide returns the changes to a pod that is created in a namespace with this NamespaceOffloading: a toleration of
+// virtual nodes, if it can run on one, a node affinity to those where it may, and if it can only run on a virtual
+// node, how long it tolerates the loss of that. It does not change a pod that has all of them already.
 func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operation {
 	if pod.Spec.NodeName != "" || ofDaemonSet(pod) {
 		return nil
@@ -37,7 +36,7 @@ func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operati
 		}
 		return required(nil, pod, atHome(terms, true))
 	case v1alpha1.StrategyRemote:
-		// One that cannot cross goes to a virtual node still, where its status says what is wrong.
+		// A pod that cannot cross is still sent to a virtual node, where its status says what is wrong.
 		return required(tolerate(pod.Spec.Tolerations, tolerateLoss(pod.Spec.Tolerations, offloading)), pod, abroad(terms, selectedFor(pod, offloading), true))
 	case v1alpha1.StrategyLocalAndRemote:
 		if !Crosses(&pod.Spec) {
@@ -52,8 +51,7 @@ func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operati
 	return nil
 }
 
-// StrategyOf returns where a pod may run: what it says itself, if its namespace lets pods run
-// abroad at all.
+// StrategyOf returns where a pod may run: its own annotation decides, if its namespace lets pods run abroad at all.
 func StrategyOf(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) v1alpha1.PodStrategy {
 	if offloading.PodStrategy == v1alpha1.StrategyRemote || offloading.PodStrategy == v1alpha1.StrategyLocalAndRemote {
 		switch own := v1alpha1.PodStrategy(pod.Annotations[v1alpha1.AnnotationPodStrategy]); own {
@@ -72,7 +70,7 @@ func ofDaemonSet(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })
 }
 
-// tolerate has a pod tolerate virtual nodes, and before all else, how one is lost.
+// tolerate adds the toleration of virtual nodes to a pod, and before all others, those of the loss of one.
 func tolerate(has, loss []corev1.Toleration) (patch []Operation) {
 	toleration := corev1.Toleration{Key: v1alpha1.LabelVirtualNode, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 	if len(has) == 0 {
@@ -89,8 +87,8 @@ func tolerate(has, loss []corev1.Toleration) (patch []Operation) {
 	return append(patch, Operation{"add", "/spec/tolerations/-", toleration})
 }
 
-// tolerateLoss returns the tolerations of a lost virtual node that a pod does not have yet. The
-// agent would write them once the pod is on one, and by that change a pod's generation.
+// tolerateLoss returns the tolerations of a lost virtual node that a pod does not have yet. The agent would write
+// them once the pod is on one, which would change the pod's generation.
 func tolerateLoss(has []corev1.Toleration, offloading *v1alpha1.NamespaceOffloading) []corev1.Toleration {
 	want, _ := fencing.Tolerations(nil, LossOf(offloading))
 	return slices.DeleteFunc(want, func(w corev1.Toleration) bool {
@@ -98,7 +96,7 @@ func tolerateLoss(has []corev1.Toleration, offloading *v1alpha1.NamespaceOffload
 	})
 }
 
-// LossOf is what becomes of a namespace's pods in a provider that does not answer.
+// LossOf is what happens to a namespace's pods at a provider that does not respond.
 func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
 	p := o.Spec.PeerLost
 	if p == nil {
@@ -111,8 +109,8 @@ func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
 	return loss
 }
 
-// keptAway returns the requirements of virtual nodes that keep a pod away from those whose providers
-// had no node for others of its controller.
+// keptAway returns the requirements that keep a pod off virtual nodes whose providers had no node for other pods of
+// its controller.
 func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorRequirement {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -127,7 +125,7 @@ func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorReq
 	return out
 }
 
-// NotOn is the requirement of a node that it is not the one that its label calls so.
+// NotOn is the requirement that a node is not the one with this name in its label.
 func NotOn(node string) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}}
 }
@@ -169,8 +167,8 @@ func realNode() corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
 }
 
-// abroad returns what the alternatives become on selected virtual nodes, and atHome on other
-// nodes. One that rules these out is left out, unless a pod has to run there: then nothing matches.
+// abroad returns the alternatives for selected virtual nodes, and atHome those for other nodes. An alternative that
+// rules these out is left out, unless a pod has to run there: then nothing matches.
 func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequirement, remote bool) []corev1.NodeSelectorTerm {
 	var out []corev1.NodeSelectorTerm
 	for _, t := range terms {
@@ -191,8 +189,7 @@ func atHome(terms []corev1.NodeSelectorTerm, local bool) []corev1.NodeSelectorTe
 	return out
 }
 
-// AbroadOnly says whether all alternatives of a pod's node affinity are on virtual nodes, as
-// Decide writes that.
+// AbroadOnly reports whether all alternatives of a pod's node affinity are on virtual nodes, as Decide writes that.
 func AbroadOnly(spec *corev1.PodSpec) bool {
 	if a := spec.Affinity; a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
@@ -212,7 +209,7 @@ func with(t corev1.NodeSelectorTerm, requirements ...corev1.NodeSelectorRequirem
 	return out
 }
 
-// required has a pod's node affinity have these terms, besides the rest of a patch.
+// required adds these terms for a pod's node affinity to a patch.
 func required(patch []Operation, pod *corev1.Pod, terms []corev1.NodeSelectorTerm) []Operation {
 	if len(terms) == 0 || equality.Semantic.DeepEqual(terms, termsOf(&pod.Spec)) {
 		return patch
@@ -220,7 +217,7 @@ func required(patch []Operation, pod *corev1.Pod, terms []corev1.NodeSelectorTer
 	return append(patch, require(pod.Spec.Affinity, terms))
 }
 
-// require makes the terms those of a pod's node affinity.
+// require sets the terms of a pod's node affinity.
 func require(has *corev1.Affinity, terms []corev1.NodeSelectorTerm) Operation {
 	selector := &corev1.NodeSelector{NodeSelectorTerms: terms}
 	switch {
@@ -232,8 +229,8 @@ func require(has *corev1.Affinity, terms []corev1.NodeSelectorTerm) Operation {
 	return Operation{"add", "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution", selector}
 }
 
-// Crosses says whether a pod can run on a virtual node: it has nothing that is refused, and no
-// claim, whose volume may be one of this cluster.
+// Crosses reports whether a pod can run on a virtual node: it has nothing that is refused, and no claim, whose
+// volume may be in this cluster.
 func Crosses(spec *corev1.PodSpec) bool {
 	return len(podspec.Problems(spec)) == 0 &&
 		!slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })

@@ -18,12 +18,11 @@ import (
 // Path is where the webhook is served.
 const Path = "/placement"
 
-// Webhook answers the API server's questions about pods that are created (AdmissionReview of
-// admission.k8s.io/v1). It allows all of them: what it cannot decide stays as it is. Nobody proves who
-// asks, for API servers do not by default: whoever reaches it can learn how a namespace is
-// offloaded, and nothing else.
+// Webhook serves the API server's AdmissionReviews (admission.k8s.io/v1) of pods that are created. It allows all of
+// them: a pod about which it cannot decide stays as it is. It does not authenticate its callers, as API servers do
+// not prove their identity by default: a caller can learn how a namespace is offloaded, and nothing else.
 type Webhook struct {
-	// Offloading returns the NamespaceOffloading of a namespace, nil if it has none.
+	// Offloading returns the NamespaceOffloading of a namespace; nil if it has none.
 	Offloading func(ctx context.Context, namespace string) (*v1alpha1.NamespaceOffloading, error)
 	Log        *slog.Logger
 }
@@ -31,7 +30,7 @@ type Webhook struct {
 // ServeHTTP implements http.Handler.
 func (w *Webhook) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.URL.Path != Path {
-		http.Error(out, "POST "+Path+" is all there is", http.StatusNotFound)
+		http.Error(out, "the only method is POST "+Path+"", http.StatusNotFound)
 		return
 	}
 	var review admissionv1.AdmissionReview

@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// answer asks the webhook, in a cluster whose namespace "shop" is Remote and whose "broken"
+// answer calls the webhook, in a cluster whose namespace "shop" is Remote and whose "broken"
 // cannot be read.
 func answer(method, path, body string) *httptest.ResponseRecorder {
 	w := &Webhook{Log: slog.New(slog.DiscardHandler), Offloading: func(_ context.Context, namespace string) (*v1alpha1.NamespaceOffloading, error) {
@@ -23,7 +23,7 @@ func answer(method, path, body string) *httptest.ResponseRecorder {
 		case "shop":
 			return &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: v1alpha1.StrategyRemote}}, nil
 		case "broken":
-			return nil, errors.New("no answer")
+			return nil, errors.New("no response")
 		}
 		return nil, nil
 	}}
@@ -44,16 +44,16 @@ func TestWebhookAllowsAllAndChangesWhatItCanDecide(t *testing.T) {
 		`{"key":"entente.dev/virtual-node","operator":"Exists","effect":"NoSchedule"}]},` +
 		`{"op":"add","path":"/spec/affinity","value":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"entente.dev/virtual-node","operator":"In","values":["true"]}]}]}}}}]`
 	for name, tc := range map[string]struct{ body, patch string }{
-		"a pod":                          {review("shop", "Pod", "CREATE", pod), want},
-		"a pod elsewhere":                {review("other", "Pod", "CREATE", pod), ""},
-		"a namespace that is not read":   {review("broken", "Pod", "CREATE", pod), ""},
-		"an update":                      {review("shop", "Pod", "UPDATE", pod), ""},
-		"something else":                 {review("shop", "Secret", "CREATE", pod), ""},
-		"a pod that is none":             {review("shop", "Pod", "CREATE", `{"spec":[1]}`), ""},
-		"no pod":                         {review("shop", "Pod", "CREATE", `null`), ""},
-		"an owner that is no object":     {review("shop", "Pod", "CREATE", `{"metadata":{"ownerReferences":"x"}}`), ""},
-		"one that is placed already":     {review("shop", "Pod", "CREATE", `{"spec":{"nodeName":"n"}}`), ""},
-		"one of which nobody knows when": {review("shop", "Pod", "", pod), ""},
+		"a pod":                        {review("shop", "Pod", "CREATE", pod), want},
+		"a pod elsewhere":              {review("other", "Pod", "CREATE", pod), ""},
+		"a namespace that is not read": {review("broken", "Pod", "CREATE", pod), ""},
+		"an update":                    {review("shop", "Pod", "UPDATE", pod), ""},
+		"something else":               {review("shop", "Secret", "CREATE", pod), ""},
+		"a malformed pod":              {review("shop", "Pod", "CREATE", `{"spec":[1]}`), ""},
+		"no pod":                       {review("shop", "Pod", "CREATE", `null`), ""},
+		"a malformed owner":            {review("shop", "Pod", "CREATE", `{"metadata":{"ownerReferences":"x"}}`), ""},
+		"one that is placed already":   {review("shop", "Pod", "CREATE", `{"spec":{"nodeName":"n"}}`), ""},
+		"one without an operation":     {review("shop", "Pod", "", pod), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestWebhookAllowsAllAndChangesWhatItCanDecide(t *testing.T) {
 	}
 }
 
-func TestWebhookRefusesWhatIsNoReview(t *testing.T) {
+func TestWebhookRefusesMalformedReviews(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		method, path, body string

@@ -1,5 +1,5 @@
-// Package profiles shows ForeignClusters as ClusterProfiles (SIG Multicluster's Cluster Inventory
-// API) where the API server has that kind, for tools that know clusters by it.
+// Package profiles shows ForeignClusters as ClusterProfiles (SIG Multicluster's Cluster Inventory API) if the API
+// server has that kind, for tools that use it.
 package profiles
 
 import (
@@ -24,11 +24,10 @@ import (
 )
 
 const (
-	// managerLabel says which cluster manager a ClusterProfile is of.
+	// managerLabel names the cluster manager of a ClusterProfile.
 	managerLabel = "x-k8s.io/cluster-manager"
-	// lookAgain is how often it is looked whether the API server has the kind, and each
-	// profile is compared.
-	lookAgain = 10 * time.Minute
+	// resyncInterval is how often it is checked whether the API server has the kind, and each profile is compared.
+	resyncInterval = 10 * time.Minute
 	// idProperty is the standard name of a cluster's ID (KEP-2149).
 	idProperty = "cluster.clusterset.k8s.io"
 )
@@ -38,13 +37,13 @@ type Reconciler struct {
 	// Client reads ForeignClusters from a cache, Direct reads and writes ClusterProfiles.
 	Client client.Reader
 	Direct client.Client
-	// Namespace is where they are.
+	// Namespace is the namespace of the ClusterProfiles.
 	Namespace string
 	Now       func() time.Time
 
-	mu       sync.Mutex
-	served   bool
-	lookedAt time.Time
+	mu        sync.Mutex
+	served    bool
+	checkedAt time.Time
 }
 
 func kind() schema.GroupVersionKind {
@@ -62,10 +61,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile implements reconcile.Reconciler. What goes with a ForeignCluster goes as its owner's.
+// Reconcile implements reconcile.Reconciler. The garbage collector deletes the profile of a deleted ForeignCluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if served, err := r.isServed(); err != nil || !served {
-		return reconcile.Result{RequeueAfter: lookAgain}, err
+		return reconcile.Result{RequeueAfter: resyncInterval}, err
 	}
 	var fc api.ForeignCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &fc); err != nil {
@@ -79,7 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	exists := err == nil
 	if exists && !metav1.IsControlledBy(have, &fc) {
-		return reconcile.Result{RequeueAfter: lookAgain}, nil // somebody else's
+		return reconcile.Result{RequeueAfter: resyncInterval}, nil // another owner's
 	}
 	if !trusted(&fc) {
 		if exists {
@@ -93,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, fmt.Errorf("create cluster profile: %w", err)
 		}
 	}
-	return reconcile.Result{RequeueAfter: lookAgain}, r.writeStatus(ctx, have, statusOf(&fc))
+	return reconcile.Result{RequeueAfter: resyncInterval}, r.writeStatus(ctx, have, statusOf(&fc))
 }
 
 func (r *Reconciler) writeStatus(ctx context.Context, have *unstructured.Unstructured, want map[string]any) error {
@@ -107,23 +106,22 @@ func (r *Reconciler) writeStatus(ctx context.Context, have *unstructured.Unstruc
 	return nil
 }
 
-// isServed says whether the API server has the kind, as it was a moment ago.
+// isServed reports whether the API server has the kind, as of a moment ago.
 func (r *Reconciler) isServed() (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.served || !r.lookedAt.IsZero() && r.Now().Sub(r.lookedAt) < lookAgain {
+	if r.served || !r.checkedAt.IsZero() && r.Now().Sub(r.checkedAt) < resyncInterval {
 		return r.served, nil
 	}
 	_, err := r.Direct.RESTMapper().RESTMapping(kind().GroupKind(), kind().Version)
 	if err != nil && !meta.IsNoMatchError(err) {
-		return false, fmt.Errorf("look for cluster profiles: %w", err)
+		return false, fmt.Errorf("discover the kind ClusterProfile: %w", err)
 	}
-	r.served, r.lookedAt = err == nil, r.Now()
+	r.served, r.checkedAt = err == nil, r.Now()
 	return r.served, nil
 }
 
-// trusted says whether a cluster is one of ours, so to say: others have no profile, for anybody
-// may introduce itself.
+// trusted reports whether a cluster gets a profile: others do not, since any cluster may introduce itself.
 func trusted(fc *api.ForeignCluster) bool {
 	return fc.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(fc.Status.Conditions, api.ConditionTrusted)
 }
@@ -143,9 +141,8 @@ func profile(fc *api.ForeignCluster, namespace string) *unstructured.Unstructure
 	return p
 }
 
-// statusOf returns what a ClusterProfile says of a ForeignCluster. It has no access providers:
-// nobody is given credentials of another cluster. Of its control plane no more is known than
-// whether its agent answers.
+// statusOf returns the status of a ClusterProfile. It has no access providers: no user gets credentials of another
+// cluster. Of the control plane only whether the agent responds is known.
 func statusOf(fc *api.ForeignCluster) map[string]any {
 	var conditions []any
 	add := func(kind, from string) {

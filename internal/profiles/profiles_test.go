@@ -77,7 +77,7 @@ func TestForeignClustersAreClusterProfilesOnARealAPIServer(t *testing.T) {
 	if _, err := envtest.InstallCRDs(server.Owner, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{&crd}}); err != nil {
 		t.Fatal(err)
 	}
-	clock = clock.Add(lookAgain)
+	clock = clock.Add(resyncInterval)
 	shows := func(want map[string]string) {
 		t.Helper()
 		p := look()
@@ -120,7 +120,7 @@ func TestForeignClustersAreClusterProfilesOnARealAPIServer(t *testing.T) {
 	}
 	say(map[string]metav1.ConditionStatus{api.ConditionTrusted: "True"})
 	if p := look(); p == nil || p.Object["status"] != nil {
-		t.Error("somebody else's profile was written")
+		t.Error("another owner's profile was written")
 	}
 	if err := owner.Delete(t.Context(), fc); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)

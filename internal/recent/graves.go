@@ -6,21 +6,21 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Graves remembers the UIDs of pods that were here and went, as far as this
-// process saw it: an apply that was on its way does not run one of them again.
+// Graves remembers the UIDs of pods that were here and are gone, as far as this process saw it: an apply that was
+// on its way does not run one of them again.
 type Graves struct {
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*graveyard
 	n     int // of all peers
 }
 
-// graveyard is of one peer, the oldest first.
+// graveyard is the pods of one peer, the oldest first.
 type graveyard struct {
 	uids  map[string]struct{}
 	order []string
 }
 
-// Add remembers a pod that went.
+// Add remembers a pod that is gone.
 func (g *Graves) Add(peer peering.ClusterID, uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,7 +42,7 @@ func (g *Graves) Add(peer peering.ClusterID, uid string) {
 	}
 }
 
-// forget forgets the oldest of the peer that has the most. The lock is held.
+// forget forgets the oldest pod of the peer with the most. The caller holds the lock.
 func (g *Graves) forget() {
 	var most peering.ClusterID
 	for peer, y := range g.peers {
@@ -59,7 +59,7 @@ func (g *Graves) forget() {
 	}
 }
 
-// Has says whether a pod went.
+// Has reports whether a pod is gone.
 func (g *Graves) Has(peer peering.ClusterID, uid string) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

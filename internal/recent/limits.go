@@ -4,17 +4,17 @@ import "time"
 
 // Limits of what is remembered.
 const (
-	// answerLate is how much later than the watch the answer to a create may come.
-	answerLate = 200 * time.Millisecond
-	// holdLasts is for how long it is not asked again whether a contract holds a namespace, and
-	// maxHolds how many of these are known.
-	holdLasts = 2 * time.Second
-	maxHolds  = 4096
-	// trialLasts is for how long a pod is not tried if one like it would have been taken, and
-	// maxTrials how many kinds of pods that is known of.
+	// responseLate is how much later than the watch the response to a create may come.
+	responseLate = 200 * time.Millisecond
+	// bindingLasts is how long the binding of a contract to a namespace is cached, and maxBindings how many of them
+	// are.
+	bindingLasts = 2 * time.Second
+	maxBindings  = 4096
+	// trialLasts is how long a pod is not tried if one like it would have been accepted, and maxTrials for how many
+	// kinds of pods that is known.
 	trialLasts = 10 * time.Second
 	maxTrials  = 4096
-	// maxGraves is how many pods that went are remembered. Beyond that those of the
-	// peer go first that has the most.
+	// maxGraves is how many pods that are gone are remembered. Beyond that the oldest of the peer with the most are
+	// forgotten.
 	maxGraves = 20_000
 )

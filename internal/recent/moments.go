@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Moments remembers for a moment what was so.
+// Moments remembers facts for a moment.
 type Moments[K comparable] struct {
 	lasts time.Duration
 	most  int
@@ -16,7 +16,7 @@ type Moments[K comparable] struct {
 	at map[K]*moment
 }
 
-// moment is when something was so, and whether a caller of Has was sent to ask again since.
+// moment is when a fact was known, and whether a caller of Has was asked to check it again since.
 type moment struct {
 	at      time.Time
 	renewed bool
@@ -35,22 +35,21 @@ func TrialOf(namespace string, template []byte) (out Trial) {
 	return out
 }
 
-// NewTrials remembers which pods the API server would have taken, so that of many
-// that differ in nothing but their names one is tried. What the API server thinks of the
-// others by then it says when they are made.
+// NewTrials remembers which pods the API server would have accepted, so that of many that differ in nothing but
+// their names one is tried. If the API server decides differently by then, creating the others fails.
 func NewTrials() *Moments[Trial] {
 	return &Moments[Trial]{lasts: trialLasts, most: maxTrials, at: make(map[Trial]*moment)}
 }
 
-// Hold is a contract that holds a namespace.
-type Hold struct{ Namespace, Contract string }
+// Binding is a contract that is bound to a namespace.
+type Binding struct{ Namespace, Contract string }
 
-// NewHolds remembers which contracts hold which namespaces. Only this process writes that down.
-func NewHolds() *Moments[Hold] {
-	return &Moments[Hold]{lasts: holdLasts, most: maxHolds, at: make(map[Hold]*moment)}
+// NewBindings remembers which contracts are bound to which namespaces. Only this process records that.
+func NewBindings() *Moments[Binding] {
+	return &Moments[Binding]{lasts: bindingLasts, most: maxBindings, at: make(map[Binding]*moment)}
 }
 
-// Add remembers that something is so.
+// Add remembers a fact.
 func (m *Moments[K]) Add(k K, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,8 +59,8 @@ func (m *Moments[K]) Add(k K, now time.Time) {
 	m.at[k] = &moment{at: now}
 }
 
-// Has says whether something was so a moment ago. In the last quarter of that time one caller is told no:
-// it asks again while the others go on, instead of all at once when the time is over.
+// Has reports whether a fact was known a moment ago. In the last quarter of that time one caller gets false: it
+// checks again while the others continue, instead of all at once when the time is over.
 func (m *Moments[K]) Has(k K, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +76,7 @@ func (m *Moments[K]) Has(k K, now time.Time) bool {
 	return age < m.lasts
 }
 
-// Forget forgets those that are.
+// Forget forgets the facts that are selected.
 func (m *Moments[K]) Forget(are func(K) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package recent remembers what this process made, was told and took away in this cluster, so
-// that it need not ask the API server. What is not remembered is asked for: nothing hangs on it.
+// Package recent remembers what this process created, read and deleted in this cluster, so that it need not ask the
+// API server. What is not remembered is asked for, so nothing depends on it.
 package recent
 
 import (
@@ -11,20 +11,20 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Made is the records that this process makes, or made and has not reconciled yet, as the API
-// server returned them: their first reconciliation needs not ask for what was just answered.
-// A record of which nothing is known here is asked for.
+// Made is the records that this process creates, or created and has not reconciled yet, as the API server returned
+// them: their first reconciliation need not ask for what was just returned. A record that is not known here is
+// asked for.
 type Made struct{ records sync.Map }
 
-// making is a record that is being made; done is closed when there is an answer, which is nil
-// where it was not made.
+// making is a record that is being created; done is closed when there is a response, which is nil if it was not
+// created.
 type making struct {
 	done   chan struct{}
 	record *api.OffloadedPod
 }
 
-// Begin says that a record is about to be made; the answer is told to what it returns.
-func (m *Made) Begin(key types.NamespacedName) (answer func(*api.OffloadedPod)) {
+// Begin records that a record is about to be created, and returns the function that takes the response.
+func (m *Made) Begin(key types.NamespacedName) (respond func(*api.OffloadedPod)) {
 	one := &making{done: make(chan struct{})}
 	m.records.Store(key, one)
 	return func(o *api.OffloadedPod) {
@@ -35,8 +35,8 @@ func (m *Made) Begin(key types.NamespacedName) (answer func(*api.OffloadedPod)) 
 	}
 }
 
-// Take returns a record once, if it is the one of that UID and in that version. The watch is
-// often faster than the answer, which is waited for.
+// Take returns a record once, if it has that UID and version. The watch is often faster than the response, for
+// which Take waits.
 func (m *Made) Take(key types.NamespacedName, seen *api.OffloadedPod) *api.OffloadedPod {
 	v, ok := m.records.LoadAndDelete(key)
 	if !ok || seen == nil {
@@ -45,7 +45,7 @@ func (m *Made) Take(key types.NamespacedName, seen *api.OffloadedPod) *api.Offlo
 	one, _ := v.(*making)
 	select {
 	case <-one.done:
-	case <-time.After(answerLate):
+	case <-time.After(responseLate):
 		return nil
 	}
 	if o := one.record; o != nil && o.UID == seen.UID && o.ResourceVersion == seen.ResourceVersion {
@@ -54,8 +54,8 @@ func (m *Made) Take(key types.NamespacedName, seen *api.OffloadedPod) *api.Offlo
 	return nil
 }
 
-// Named is the UIDs of pods that this process made and wrote down, by their records, until
-// the cache shows that they are written down.
+// Named is the UIDs of pods that this process created and recorded, by their records, until the cache shows that
+// they are recorded.
 type Named struct{ uids sync.Map }
 
 // Add remembers the pod of a record.
@@ -63,7 +63,7 @@ func (n *Named) Add(o *api.OffloadedPod) {
 	n.uids.Store(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.Status.PodUID)
 }
 
-// Has says whether a record's pod is the one of that UID.
+// Has reports whether a record's pod has that UID.
 func (n *Named) Has(key types.NamespacedName, uid types.UID) bool {
 	v, ok := n.uids.Load(key)
 	return ok && v == string(uid)

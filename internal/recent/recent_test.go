@@ -46,16 +46,16 @@ func TestARecordThatWasJustMadeIsTakenOnce(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the watch is faster than the answer", func(t *testing.T) {
+	t.Run("the watch is faster than the response", func(t *testing.T) {
 		t.Parallel()
 		var m Made
 		answer := m.Begin(key)
-		time.AfterFunc(answerLate/10, func() { answer(record("u", "1")) })
+		time.AfterFunc(responseLate/10, func() { answer(record("u", "1")) })
 		if m.Take(key, record("u", "1")) == nil {
-			t.Error("the answer is not waited for")
+			t.Error("the response is not waited for")
 		}
 	})
-	t.Run("there is no answer", func(t *testing.T) {
+	t.Run("there is no response", func(t *testing.T) {
 		t.Parallel()
 		var m Made
 		m.Begin(key)
@@ -91,24 +91,24 @@ func TestTrialsAreRememberedForAMoment(t *testing.T) {
 		t.Errorf("%d trials are remembered", n)
 	}
 
-	held := NewHolds()
-	held.Add(Hold{"ns", "c-1"}, now)
-	if !held.Has(Hold{"ns", "c-1"}, now.Add(holdLasts/2)) || held.Has(Hold{"ns", "c-1"}, now.Add(holdLasts)) || held.Has(Hold{"ns", "c-2"}, now) || held.Has(Hold{"other", "c-1"}, now) {
-		t.Error("another contract or namespace is held, or for too long")
+	held := NewBindings()
+	held.Add(Binding{"ns", "c-1"}, now)
+	if !held.Has(Binding{"ns", "c-1"}, now.Add(bindingLasts/2)) || held.Has(Binding{"ns", "c-1"}, now.Add(bindingLasts)) || held.Has(Binding{"ns", "c-2"}, now) || held.Has(Binding{"other", "c-1"}, now) {
+		t.Error("another contract or namespace is bound, or for too long")
 	}
-	held.Forget(func(h Hold) bool { return h.Namespace == "ns" })
-	if held.Has(Hold{"ns", "c-1"}, now) {
-		t.Error("a namespace that was forgotten is held")
+	held.Forget(func(h Binding) bool { return h.Namespace == "ns" })
+	if held.Has(Binding{"ns", "c-1"}, now) {
+		t.Error("a namespace that was forgotten is bound")
 	}
 }
 
 // Many that ask at once do not all find that the time is over: before it is, one of them asks again.
 func TestOneAsksAgainBeforeTheTimeIsOver(t *testing.T) {
 	t.Parallel()
-	held, hold, now := NewHolds(), Hold{"ns", "c-1"}, time.Now()
+	held, hold, now := NewBindings(), Binding{"ns", "c-1"}, time.Now()
 	for round := range 3 {
 		held.Add(hold, now)
-		late := now.Add(holdLasts * 9 / 10)
+		late := now.Add(bindingLasts * 9 / 10)
 		no := 0
 		for range 16 {
 			if !held.Has(hold, late) {
@@ -118,14 +118,14 @@ func TestOneAsksAgainBeforeTheTimeIsOver(t *testing.T) {
 		if no != 1 {
 			t.Errorf("round %d: %d of 16 ask again, want 1", round, no)
 		}
-		if now = now.Add(holdLasts); held.Has(hold, now) {
-			t.Errorf("round %d: it holds for longer than %s, though nobody asked again", round, holdLasts)
+		if now = now.Add(bindingLasts); held.Has(hold, now) {
+			t.Errorf("round %d: it is cached for longer than %s, though no caller checked again", round, bindingLasts)
 		}
 	}
 }
 
-// A peer whose pods come and go without end has its own forgotten, and nobody else's.
-func TestGravesOfAPeerAreNotForgottenForAnothers(t *testing.T) {
+// A peer whose pods come and go without end loses its own, and no other peer's.
+func TestAPeerForgetsNoGravesOfAnother(t *testing.T) {
 	t.Parallel()
 	var g Graves
 	for n := range maxGraves / 2 {

@@ -1,4 +1,4 @@
-// Package slim makes caches keep of objects only what is read of them.
+// Package slim reduces the objects in caches to what is read of them.
 package slim
 
 import (
@@ -14,10 +14,9 @@ import (
 	"github.com/entente-dev/entente/internal/market"
 )
 
-// Pod makes a cache keep of pods only what is read of them: what they take and
-// where, whether they wait for a virtual node or for a node behind it, and who controls them. A cache holds
-// all pods of the cluster, and of those that run for a peer the peer has a say in how
-// large they are: what has a few bytes as text can take a hundred times that.
+// Pod reduces the pods in a cache to what is read of them: what they use and where, whether they wait for a virtual
+// node or for a node behind it, and their controllers. A cache has all pods of the cluster, and a peer influences
+// how large the pods that run for it are: a few bytes of text can take a hundred times as much memory.
 func Pod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -63,7 +62,7 @@ func Pod(o any) (any, error) {
 	return slim, nil
 }
 
-// unscheduledAbroad says whether a pod waits for a node of a provider's.
+// unscheduledAbroad reports whether a pod waits for a node of a provider.
 func unscheduledAbroad(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == v1alpha1.PodOffloaded && c.Reason == corev1.PodReasonUnschedulable
@@ -80,7 +79,7 @@ func slimVolumes(in []corev1.Volume) (out []corev1.Volume) {
 	return out
 }
 
-// ownKeys returns the labels that this project gives.
+// ownKeys returns the labels of this project.
 func ownKeys(in map[string]string) map[string]string {
 	out := maps.Clone(in)
 	maps.DeleteFunc(out, func(key, _ string) bool {
@@ -96,7 +95,7 @@ func slimContainers(in []corev1.Container) (out []corev1.Container) {
 	return out
 }
 
-// slimStatuses keeps of the statuses of containers what a resize says in them.
+// slimStatuses keeps of the statuses of containers what shows a resize.
 func slimStatuses(in []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
 	for i := range in {
 		if s := &in[i]; s.Resources != nil || s.AllocatedResources != nil {
@@ -106,8 +105,8 @@ func slimStatuses(in []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
 	return out
 }
 
-// Service makes a cache keep of Services only what is told of them, but for
-// those of the agent's own namespace, which it needs as they are.
+// Service reduces the Services in a cache to what is announced of them, except for those of the agent's own
+// namespace, which it needs completely.
 func Service(own string) toolscache.TransformFunc {
 	return func(o any) (any, error) {
 		s, ok := o.(*corev1.Service)
@@ -139,8 +138,8 @@ func Service(own string) toolscache.TransformFunc {
 	}
 }
 
-// Names is a cache's transform for objects of which only names and versions are
-// to be remembered: what somebody applied is in an annotation of it.
+// Names is a cache's transform for objects of which only names and versions are needed: what a user applied is in
+// an annotation of it.
 func Names(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetAnnotations(nil)

@@ -124,7 +124,7 @@ func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 			t.Fatalf("%s: %v, %v", name, kept, err)
 		}
 		if !market.OfferedService(got).Equal(market.OfferedService(whole)) || market.Withheld(got) != market.Withheld(whole) {
-			t.Errorf("%s: another thing would be told of %+v", name, got)
+			t.Errorf("%s: the announcement would differ: %+v", name, got)
 		}
 		if got.UID != whole.UID || got.ResourceVersion != whole.ResourceVersion {
 			t.Errorf("%s: it is another object: %+v", name, got.ObjectMeta)

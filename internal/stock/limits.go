@@ -2,9 +2,8 @@ package stock
 
 // Limits of what a consumer can have in this cluster.
 const (
-	// What one consumer may have here, by all its contracts together, and how many
-	// Services all: a Service takes an address, of which there may be 4,096, and its ports
-	// and endpoints rules on every node.
+	// What one consumer may have here, by all its contracts together, and how many Services all consumers: a
+	// Service takes an address, of which there may be 4,096, and its ports and endpoints rules on every node.
 	maxNamespaces    = 256
 	maxConfigs       = 5_000
 	maxServices      = 1_000
@@ -14,13 +13,13 @@ const (
 	maxEndpointPorts = 60_000
 	maxSlices        = 5_000
 	maxPods          = 10_000
-	// What one consumer's NetworkPolicies may come to here: network plugins make rules of each block on
-	// every node, for each pod that it is about.
+	// The size of one consumer's NetworkPolicies here: network plugins make rules of each block on every node, for
+	// each pod that a policy selects.
 	maxPolicies = 500
 	maxBlocks   = 20_000
-	// maxContractBytes is how many bytes the objects of one contract may have here,
-	// maxPeerBytes those of one consumer, and MaxBytes those of all together. What
-	// is made of an object counts with it: a pod and a Service count twice.
+	// maxContractBytes is how many bytes the objects of one contract may have here, maxPeerBytes those of one
+	// consumer, and MaxBytes those of all together. Objects that are made from an object count with it: a pod and a
+	// Service count twice.
 	maxContractBytes = 64 << 20
 	maxPeerBytes     = 128 << 20
 	MaxBytes         = 256 << 20

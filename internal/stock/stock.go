@@ -1,5 +1,5 @@
-// Package stock counts what each peer has in this cluster, by kind and in bytes, and
-// bounds it. It is told what there is and what is about to be written, and reads nothing.
+// Package stock counts what each peer has in this cluster, by kind and in bytes, and limits it. Callers report what
+// exists and what is about to be written; it reads nothing.
 package stock
 
 import (
@@ -9,9 +9,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Stock counts what is here of each peer, by kind and in bytes. The bytes and the
-// Services of all peers have a limit together: a peer may have more only while it
-// has less than is free, so that those who come later find room.
+// Stock counts what each peer has here, by kind and in bytes. The bytes and the Services of all peers have a common
+// limit: a peer may have more only while it has less than is free, so that later peers find room.
 type Stock struct {
 	mu        sync.Mutex
 	items     map[Key]entry
@@ -22,27 +21,27 @@ type Stock struct {
 	services  int
 }
 
-// entry is an object that is counted, and when it was, in the order of entries.
+// entry is an object that is counted, and its sequence number.
 type entry struct {
 	Item
 	seq uint64
 }
 
-// Key names an object by its names here.
+// Key identifies an object by its names here.
 type Key struct {
 	Kind            peering.Kind
 	Namespace, Name string
 }
 
-// Item is what an object counts.
+// Item is the counted size of an object.
 type Item struct {
-	// Peer is whose it is, and Contract the contract that its bytes count for, if any.
+	// Peer is the peer that has it, and Contract the contract for which its bytes count, if any.
 	Peer     peering.ClusterID
 	Contract string
-	// Bytes is what the object and what is made of it take.
+	// Bytes is the size of the object and of what is made from it.
 	Bytes int
-	// These are of a Service: its ports, its endpoints and the ports of each, and how
-	// many EndpointSlices are made of them.
+	// These are of a Service: its ports, its endpoints and the ports of each, and how many EndpointSlices are made
+	// from them.
 	Ports, Endpoints, EndpointPorts, Slices int
 	// Blocks is of a NetworkPolicy: how many ranges of addresses it names.
 	Blocks int
@@ -61,9 +60,8 @@ func New() *Stock {
 	return &Stock{items: make(map[Key]entry), peers: make(map[peering.ClusterID]*Tally), contracts: make(map[string]int)}
 }
 
-// Admit counts an object that is about to be written, in place of what it was
-// before, unless that is more than there may be. undo is for when it was not
-// written after all.
+// Admit counts an object that is about to be written, in place of its former size, unless that exceeds a limit.
+// undo is to be called if it was not written after all.
 func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,10 +98,10 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 		{before.PodBytes, now.PodBytes, maxPeerPodBytes, "bytes of pods"},
 		{before.Bytes, now.Bytes, maxPeerBytes, "bytes"},
 		{s.contracts[i.Contract] - grown, s.contracts[i.Contract], maxContractBytes, "bytes by one contract"},
-		{before.Bytes, now.Bytes, max(free, before.Bytes), "bytes beside what other consumers have"},
-		{before.Services, now.Services, max(freeServices, before.Services), "Services beside those of other consumers"},
+		{before.Bytes, now.Bytes, max(free, before.Bytes), "bytes besides those of other consumers"},
+		{before.Services, now.Services, max(freeServices, before.Services), "Services besides those of other consumers"},
 	} {
-		// What is there already may stay, whatever the limit, and shrink.
+		// What exists already may stay, whatever the limit, and shrink.
 		if limit.now > limit.most && limit.now > limit.before {
 			restore()
 			return nil, &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
@@ -119,29 +117,29 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 	}, nil
 }
 
-// Set counts an object as it was seen.
+// Set counts an object in its observed size.
 func (s *Stock) Set(k Key, i Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(k, i)
 }
 
-// Drop no longer counts an object that is gone.
+// Drop stops counting an object that is gone.
 func (s *Stock) Drop(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(k)
 }
 
-// Mark returns a point in time for ReplaceConfigs.
-func (s *Stock) Mark() uint64 {
+// Sequence returns a point in time for ReplaceConfigs.
+func (s *Stock) Sequence() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seq
 }
 
-// ReplaceConfigs counts the ConfigMaps and Secrets of a namespace as they were
-// listed after since. What was counted since then is newer than the list.
+// ReplaceConfigs counts the ConfigMaps and Secrets of a namespace as they were listed after since. What was counted
+// since then is newer than the list.
 func (s *Stock) ReplaceConfigs(namespace string, since uint64, listed map[Key]Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +155,7 @@ func (s *Stock) ReplaceConfigs(namespace string, since uint64, listed map[Key]It
 	}
 }
 
-// DropSpace no longer counts a namespace that is gone and what was in it.
+// DropSpace stops counting a namespace that is gone and what was in it.
 func (s *Stock) DropSpace(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +174,7 @@ func (s *Stock) Of(peer peering.ClusterID) Tally {
 	return s.of(peer)
 }
 
-// of returns what a peer has. The lock is held.
+// of returns what a peer has. The caller holds the lock.
 func (s *Stock) of(peer peering.ClusterID) Tally {
 	if t := s.peers[peer]; t != nil {
 		return *t
@@ -184,7 +182,7 @@ func (s *Stock) of(peer peering.ClusterID) Tally {
 	return Tally{}
 }
 
-// put counts an object in place of what it was. The lock is held.
+// put counts an object in place of its former size. The caller holds the lock.
 func (s *Stock) put(k Key, i Item) uint64 {
 	s.remove(k)
 	s.seq++
@@ -193,7 +191,7 @@ func (s *Stock) put(k Key, i Item) uint64 {
 	return s.seq
 }
 
-// remove no longer counts an object. The lock is held.
+// remove stops counting an object. The caller holds the lock.
 func (s *Stock) remove(k Key) {
 	if e, ok := s.items[k]; ok {
 		delete(s.items, k)

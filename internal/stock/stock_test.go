@@ -138,7 +138,7 @@ func TestStockKeepsWhatIsNewerThanAList(t *testing.T) {
 	item := Item{Peer: peerA, Bytes: 10}
 	s.Set(key("gone"), item)
 	s.Set(key("stays"), item)
-	since := s.Mark()
+	since := s.Sequence()
 	s.Set(key("new"), item)
 	s.Set(key("grew"), Item{Peer: peerA, Bytes: 30})
 	s.ReplaceConfigs("ns", since, map[Key]Item{key("stays"): item, key("grew"): item})

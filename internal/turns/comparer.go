@@ -14,36 +14,36 @@ import (
 
 // CompareConfig configures a Comparer.
 type CompareConfig struct {
-	// What is compared, for people, and Compare does it for one thing: a namespace
-	// with all that is in it if that has no name. Required.
+	// What names for users what is compared, and Compare compares one thing: a namespace with all that is in it if
+	// the name is empty. Required.
 	What    string
 	Compare func(ctx context.Context, key types.NamespacedName) error
-	// PeerOf returns whose a namespace is, and Namespaces those that are here for peers. Required.
+	// PeerOf returns the peer of a namespace, and Namespaces the namespaces of all peers. Required.
 	PeerOf     func(namespace string) peering.ClusterID
 	Namespaces func() []string
-	// Pause returns after which pause one is compared again with which Compare failed, and whether
-	// that is as it may be: else it is logged. Required.
+	// Pause returns when to compare a thing again for which Compare failed, and whether the failure is expected:
+	// other failures are logged. Required.
 	Pause func(error) (pause time.Duration, usual bool)
 	// Log is required.
 	Log *slog.Logger
 }
 
-// Comparer compares what is here for peers with what it should be. It takes the peers in turn, one
-// thing of each at a time, so that one with many does not delay the others.
+// Comparer compares what peers have here with what they should have. Peers take turns, one thing each, so that a
+// peer with many does not delay the others.
 type Comparer struct {
 	cfg CompareConfig
-	// peers are those that have something to compare.
+	// peers are the peers that have something to compare.
 	peers workqueue.TypedInterface[peering.ClusterID]
 
 	mu sync.Mutex
-	// gathering is what changed a moment ago, ready what to compare, by
-	// peer, and waiting the same as a set. A peer of whom something is being compared is there, too.
+	// gathering is what changed a moment ago, ready what to compare, by peer, and waiting the same as a set. A peer
+	// for which a comparison runs is in ready, too.
 	gathering map[types.NamespacedName]struct{}
 	ready     map[peering.ClusterID][]types.NamespacedName
 	waiting   map[types.NamespacedName]struct{}
 }
 
-// NewComparer returns a Comparer that gathers until Run.
+// NewComparer returns a Comparer that only gathers until Run.
 func NewComparer(cfg CompareConfig) *Comparer {
 	return &Comparer{
 		cfg: cfg, peers: workqueue.NewTyped[peering.ClusterID](),
@@ -52,13 +52,13 @@ func NewComparer(cfg CompareConfig) *Comparer {
 	}
 }
 
-// Namespace has a namespace compared.
+// Namespace schedules the comparison of a namespace.
 func (c *Comparer) Namespace(name string) { c.One(types.NamespacedName{Namespace: name}) }
 
-// One has one thing compared.
+// One schedules the comparison of one thing.
 func (c *Comparer) One(key types.NamespacedName) { c.Later(key, compareGather) }
 
-// Later has one thing compared after a pause, with all that changes in between.
+// Later schedules the comparison of one thing after a pause, with all changes meanwhile.
 func (c *Comparer) Later(key types.NamespacedName, pause time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Comparer) Later(key types.NamespacedName, pause time.Duration) {
 	time.AfterFunc(pause, func() { c.Now(key) })
 }
 
-// Now has something compared when it is its peer's turn.
+// Now makes something ready to be compared at its peer's turn.
 func (c *Comparer) Now(key types.NamespacedName) {
 	peer := c.cfg.PeerOf(key.Namespace)
 	c.mu.Lock()
@@ -82,14 +82,14 @@ func (c *Comparer) Now(key types.NamespacedName) {
 	}
 }
 
-// All has all namespaces compared.
+// All schedules the comparison of all namespaces.
 func (c *Comparer) All() {
 	for _, name := range c.cfg.Namespaces() {
 		c.Namespace(name)
 	}
 }
 
-// Of has all namespaces of a peer compared.
+// Of schedules the comparison of all namespaces of a peer.
 func (c *Comparer) Of(peer peering.ClusterID) {
 	for _, name := range c.cfg.Namespaces() {
 		if c.cfg.PeerOf(name) == peer {
@@ -98,7 +98,7 @@ func (c *Comparer) Of(peer peering.ClusterID) {
 	}
 }
 
-// Idle says whether nothing changed that was not compared.
+// Idle reports whether everything that changed was compared.
 func (c *Comparer) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *Comparer) work(ctx context.Context) {
 	}
 }
 
-// next waits for the turn of a peer, and returns what of it is compared; false after Run.
+// next waits for the turn of a peer, and returns what to compare; false after Run.
 func (c *Comparer) next() (peer peering.ClusterID, key types.NamespacedName, ok bool) {
 	peer, shut := c.peers.Get()
 	if shut {
@@ -155,7 +155,7 @@ func (c *Comparer) next() (peer peering.ClusterID, key types.NamespacedName, ok 
 	return peer, key, true
 }
 
-// done lets the next of a peer be compared.
+// done lets the next thing of a peer be compared.
 func (c *Comparer) done(peer peering.ClusterID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,14 +16,14 @@ type lock struct {
 	users int
 }
 
-// Taken says whether somebody has the lock of a name, or waits for it.
+// Taken reports whether a caller has the lock of a name, or waits for it.
 func (k *Locks) Taken(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.locks[name] != nil
 }
 
-// Lock waits for the lock of a name, first come first served, and returns what releases it.
+// Lock waits for the lock of a name, first come first served, and returns the function that releases it.
 func (k *Locks) Lock(ctx context.Context, name string) (release func(), err error) {
 	k.mu.Lock()
 	if k.locks == nil {

@@ -1,5 +1,5 @@
-// Package turns says whose turn it is: a queue and a comparer in which peers take turns, and locks
-// that are had in the order in which they were asked for.
+// Package turns provides a queue and a comparer in which peers take turns, and locks that are granted in the order
+// of the requests.
 package turns
 
 import (
@@ -9,20 +9,17 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// turns is the order in which pods are looked at: those of a peer as they came, and the
-// peers in turn, so that one with many does not delay the others. The workqueue that
-// it is the order of locks it.
+// turns is the order in which pods are reconciled: those of a peer as they came, and the peers in turn, so that a
+// peer with many does not delay the others. The workqueue that uses it locks it.
 type turns struct {
 	peerOf func(namespace string) peering.ClusterID
-	// waiting are the pods of each peer, and peers those that have some, whose turn is
-	// next first.
+	// waiting are the pods of each peer, and peers those that have some, the next first.
 	waiting map[peering.ClusterID][]reconcile.Request
 	peers   []peering.ClusterID
 	n       int
 }
 
-// NewQueue returns a workqueue in which pods are in the order of turns. peerOf says whose the pods of
-// a namespace are.
+// NewQueue returns a workqueue that orders pods by turns. peerOf returns the peer of a namespace.
 func NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], peerOf func(string) peering.ClusterID,
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	order := &turns{peerOf: peerOf, waiting: make(map[peering.ClusterID][]reconcile.Request)}

@@ -36,7 +36,7 @@ func TestPodsOfPeersAreReconciledInTurn(t *testing.T) {
 		q.Done(r)
 	}
 	if diff := cmp.Diff([]string{"many/0", "few/0", "many/1", "few/1", "many/2", "many/3"}, got); diff != "" {
-		t.Errorf("looked at (-want +got):\n%s", diff)
+		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	if q.Len() != 1002-6 {
 		t.Errorf("%d wait", q.Len())

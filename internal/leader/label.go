@@ -15,11 +15,11 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// markEach is how often pods are looked at. They are in a cache.
-const markEach = time.Second
+// labelEach is how often pods are checked. They are in a cache.
+const labelEach = time.Second
 
-// Mark is the label on the leader's pod.
-type Mark struct {
+// Label puts a label on the leader's pod.
+type Label struct {
 	// Client reads pods from a cache.
 	Client client.Client
 	// Namespace and Pod name the leader's pod.
@@ -27,38 +27,37 @@ type Mark struct {
 	Log            *slog.Logger
 }
 
-// Run labels the pod of this agent, and takes the label off others, while this one leads. A pod
-// keeps its label when it ends: it is not ready then, and the next leader takes it off.
-func (m *Mark) Run(ctx context.Context) error {
+// Run labels the pod of this agent, and removes the label from others, while this one leads. A pod keeps its label
+// when it ends: it is not ready then, and the next leader removes it.
+func (l *Label) Run(ctx context.Context) error {
 	for {
-		if err := m.reconcile(ctx); err != nil && ctx.Err() == nil {
-			m.Log.Warn("cannot label the leader's pod, so Services may not lead to it", "pod", m.Pod, "err", err)
+		if err := l.reconcile(ctx); err != nil && ctx.Err() == nil {
+			l.Log.Warn("cannot label the leader's pod, so Services may not lead to it", "pod", l.Pod, "err", err)
 		}
-		if !notify.Pause(ctx, markEach) {
+		if !notify.Pause(ctx, labelEach) {
 			return nil
 		}
 	}
 }
 
-func (m *Mark) reconcile(ctx context.Context) error {
+func (l *Label) reconcile(ctx context.Context) error {
 	var pods corev1.PodList
-	if err := m.Client.List(ctx, &pods, client.InNamespace(m.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.Client.List(ctx, &pods, client.InNamespace(l.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	var errs []error
-	for name, value := range relabel(pods.Items, m.Pod) {
+	for name, value := range relabel(pods.Items, l.Pod) {
 		pod := &corev1.Pod{}
-		pod.Namespace, pod.Name = m.Namespace, name
+		pod.Namespace, pod.Name = l.Namespace, name
 		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, v1alpha1.LabelLeader, value)
-		if err := m.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
+		if err := l.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("label pod %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// relabel returns the pods whose label has to change, and its value as JSON: the leader has it and nobody
-// else.
+// relabel returns the pods whose label has to change, and its value as JSON: only the leader has it.
 func relabel(pods []corev1.Pod, self string) map[string]string {
 	out := map[string]string{}
 	for i := range pods {

@@ -20,7 +20,7 @@ func TestTheLeaderAloneIsLabelled(t *testing.T) {
 		pods []corev1.Pod
 		want map[string]string
 	}{
-		"nobody was":                     {[]corev1.Pod{pod("a", nil), pod("b", nil)}, map[string]string{"a": `"true"`}},
+		"none had it":                    {[]corev1.Pod{pod("a", nil), pod("b", nil)}, map[string]string{"a": `"true"`}},
 		"it is already":                  {[]corev1.Pod{pod("a", leads), pod("b", nil), pod("entente-fabric-x", nil)}, map[string]string{}},
 		"the leader before it still is":  {[]corev1.Pod{pod("a", nil), pod("b", leads)}, map[string]string{"a": `"true"`, "b": "null"}},
 		"another value selects nothing":  {[]corev1.Pod{pod("a", spoilt), pod("b", spoilt)}, map[string]string{"a": `"true"`, "b": "null"}},
