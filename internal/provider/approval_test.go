@@ -90,7 +90,7 @@ func TestProviderKeepsARequestForAnAdministrator(t *testing.T) {
 func TestOfferChangesWithADecision(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
-	says := func(peer int) *v1alpha1.ForeignCluster {
+	offered := func(peer int) *v1alpha1.ForeignCluster {
 		offer, _, err := p.Offer(t.Context(), p.peers[peer].ID())
 		if err != nil {
 			t.Fatal(err)
@@ -103,22 +103,22 @@ func TestOfferChangesWithADecision(t *testing.T) {
 	}
 	differs := func(a, b *v1alpha1.ForeignCluster) bool { return a.Status.Offer.Message != b.Status.Offer.Message }
 	p.pends(0, p.ask("r", "cpu=2"))
-	waits, other := says(0), says(1)
-	if differs(waits, says(0)) {
-		t.Error("a decision is told before there is one")
+	waits, other := offered(0), offered(1)
+	if differs(waits, offered(0)) {
+		t.Error("the offer changed before a decision")
 	}
 	for _, decision := range []struct{ approved, denied []string }{{nil, []string{"r"}}, {[]string{"r"}, nil}} {
-		before := says(0)
+		before := offered(0)
 		p.decided(0, decision.approved, decision.denied)
-		if after := says(0); !differs(before, after) {
-			t.Errorf("after %v the offer says %q as before", decision, after.Status.Offer.Message)
+		if after := offered(0); !differs(before, after) {
+			t.Errorf("after %v the offer is %q as before", decision, after.Status.Offer.Message)
 		}
 	}
-	if differs(other, says(1)) {
-		t.Error("another peer hears of it")
+	if differs(other, offered(1)) {
+		t.Error("the offer to another peer changed")
 	}
-	if !differs(says(0), says(1)) {
-		t.Error("the two are told the same")
+	if !differs(offered(0), offered(1)) {
+		t.Error("both peers get the same offer")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
 	p.pends(0, p.ask("r", "cpu=2"))
-	// Just before the administrator says yes the peer asks for more.
+	// Just before the administrator approves, the peer asks for more.
 	p.pends(0, p.ask("r", "cpu=12"))
 	if got := p.waiting(0); !slices.Equal(got, []string{"r.2"}) {
 		t.Fatalf("waiting are %v", got)
@@ -142,7 +142,7 @@ func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	// The contract is to grow: that is for the administrator again.
 	more := p.amend(terms, 0, "cpu=13")
 	p.pends(0, more)
-	// Who only asks what would come of it is told, as with a first request.
+	// A preview shows what an approval would grant, as for a first request.
 	if ad, err := p.Preview(t.Context(), p.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Resources["cpu"].String() != "13" {
 		t.Errorf("previewed %+v, %v", ad, err)
 	}
@@ -221,7 +221,7 @@ func TestPendingRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// After a restart nobody knows when requests were repeated last: they wait an
+// After a restart it is unknown when requests were last repeated: they wait an
 // hour from then.
 func TestPendingRequestsOutliveARestart(t *testing.T) {
 	t.Parallel()
@@ -300,14 +300,14 @@ func TestApprovalMatchesTheAsk(t *testing.T) {
 	long := strings.Repeat("a", peering.MaxRequestIDLen)
 	for name, tc := range map[string]struct {
 		request          string
-		asked, held      []string
+		asked, granted   []string
 		entries          []v1alpha1.PendingRequest
 		approved, denied []string
 		want             string // approved, refused, or the ID that waits
 	}{
 		"a new one waits":                               {asked: []string{"cpu=1"}, want: "r"},
 		"one that was seen waits on":                    {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, want: "r"},
-		"approved, of which nothing tells what it was":  {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
+		"approved, without a record of what it was":     {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
 		"approved as seen":                              {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
 		"approved, asked for less":                      {asked: []string{"cpu=500m"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
 		"approved, asked for more":                      {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
@@ -319,12 +319,12 @@ func TestApprovalMatchesTheAsk(t *testing.T) {
 		"another's approval":                            {asked: []string{"cpu=1"}, approved: []string{"rr", "r-2", "r.x"}, want: "r"},
 		"denied":                                        {asked: []string{"cpu=1"}, denied: []string{"r"}, want: "refused"},
 		"denied and approved":                           {asked: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r"}, want: "refused"},
-		"a contract within what it holds":               {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
-		"a contract within, never approved":             {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, want: "r"},
-		"a contract that grows":                         {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
-		"a contract that grew as approved":              {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
-		"a contract denied to grow":                     {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r.2"}, want: "refused"},
-		"an ID that has no room for more":               {request: long, asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{long}, want: "refused"},
+		"a contract within what it grants":              {asked: []string{"cpu=1"}, granted: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
+		"a contract within, never approved":             {asked: []string{"cpu=1"}, granted: []string{"cpu=1"}, want: "r"},
+		"a contract that grows":                         {asked: []string{"cpu=2"}, granted: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
+		"a contract that grew as approved":              {asked: []string{"cpu=2"}, granted: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
+		"a contract denied to grow":                     {asked: []string{"cpu=2"}, granted: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r.2"}, want: "refused"},
+		"an ID that has no room for more":               {request: long, asked: []string{"cpu=2"}, granted: []string{"cpu=1"}, approved: []string{long}, want: "refused"},
 		"an ID that has no room and needs none":         {request: long, asked: []string{"cpu=2"}, want: long},
 		"one whose end is later than what was approved": {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{{ID: "r", Network: v1alpha1.NetworkNone, Duration: &metav1.Duration{Duration: time.Minute}}}, approved: []string{"r"}, want: "r.2"},
 	} {
@@ -336,11 +336,11 @@ func TestApprovalMatchesTheAsk(t *testing.T) {
 			if tc.request != "" {
 				ask.RequestID = tc.request
 			}
-			var held *peering.Ask
-			if tc.held != nil {
-				held = &peering.Ask{Resources: quantities(t, tc.held...)}
+			var granted *peering.Ask
+			if tc.granted != nil {
+				granted = &peering.Ask{Resources: quantities(t, tc.granted...)}
 			}
-			approved, pending, err := approval(fc, ask, held)
+			approved, pending, err := approval(fc, ask, granted)
 			got := "nothing"
 			switch {
 			case err != nil && peering.ReasonOf(err) == peering.ReasonPolicyRefused:
@@ -414,15 +414,15 @@ func TestApprovalCoversNodesNetworkAndClasses(t *testing.T) {
 	} {
 		ask := seen
 		change(&ask)
-		for _, held := range []*peering.Ask{nil, &seen} {
+		for _, granted := range []*peering.Ask{nil, &seen} {
 			fc := &v1alpha1.ForeignCluster{}
 			fc.Spec.ApprovedRequests = []string{"r"}
-			if held == nil {
+			if granted == nil {
 				fc.Status.Requests = []v1alpha1.PendingRequest{*pending}
 			}
-			approved, waits, err := approval(fc, ask, held)
+			approved, waits, err := approval(fc, ask, granted)
 			if err != nil || approved != (name == "") || !approved && waits.ID != "r.2" {
-				t.Errorf("asked for %s, with a contract: %t: approved %t, waits %+v, %v", name, held != nil, approved, waits, err)
+				t.Errorf("asked for %s, with a contract: %t: approved %t, waits %+v, %v", name, granted != nil, approved, waits, err)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ import (
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // else it logs a stack that no logger is set
 	os.Exit(m.Run())
 }
 

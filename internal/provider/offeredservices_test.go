@@ -39,7 +39,7 @@ func TestClosedNamespacesExportNoService(t *testing.T) {
 	}
 }
 
-// exporting has a policy tell the clusters of these names of services.
+// exporting makes a policy export Services to clusters of these names.
 func exporting(peer string, entries ...v1alpha1.ServiceExports) func(*v1alpha1.PeeringPolicySpec) {
 	return func(s *v1alpha1.PeeringPolicySpec) { s.Names, s.Services = []string{peer}, entries }
 }
@@ -67,11 +67,11 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	for peer, want := range []string{"shop/cart shop/db", "lab/jobs", "", "", ""} {
 		offer, _ := p.offered(peer)
 		if got := keys(offer.Services); got != want || offer.Available != (peer < 3) {
-			t.Errorf("peer %d is told of %q, want %q, and available is %v", peer, got, want, offer.Available)
+			t.Errorf("peer %d is offered %q, want %q, and available is %v", peer, got, want, offer.Available)
 		}
 	}
 	if offer, _, err := p.Offer(t.Context(), generated(t).ID()); err != nil || len(offer.Services) > 0 {
-		t.Errorf("a stranger is told of %q, %v", keys(offer.Services), err)
+		t.Errorf("a stranger is offered %q, %v", keys(offer.Services), err)
 	}
 	// What can be imported does not depend on what else is left.
 	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("r", "cpu=4", "memory=8Gi", "pods=110")); err != nil {
@@ -80,13 +80,13 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	if offer, _ := p.offered(0); offer.Available || keys(offer.Services) != "shop/cart shop/db" {
 		t.Errorf("where nothing is left %+v is offered", offer)
 	}
-	// The provider's own people are told too.
+	// A test of the policy shows them too.
 	if got, err := p.Test(t.Context(), p.peers[0].ID(), p.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 announced") {
-		t.Errorf("trying the policy out says %q, %v", got.Message, err)
+		t.Errorf("a test of the policy returns %q, %v", got.Message, err)
 	}
 }
 
-// What a ServiceExport exports is told to the peers of a policy that shares its namespace.
+// What a ServiceExport exports is announced to the peers of a policy that shares its namespace.
 func TestOfferHasWhatIsExportedToTheClusterSet(t *testing.T) {
 	t.Parallel()
 	namespace := func(name, shared string) *corev1.Namespace {
@@ -108,7 +108,7 @@ func TestOfferHasWhatIsExportedToTheClusterSet(t *testing.T) {
 	for peer, want := range []string{"shop/cart", "lab/jobs shop/cart", ""} {
 		offer, _ := p.offered(peer)
 		if got := keys(offer.Services); got != want {
-			t.Errorf("peer %d is told of %q, want %q", peer, got, want)
+			t.Errorf("peer %d is offered %q, want %q", peer, got, want)
 		}
 		for _, s := range offer.Services {
 			if !s.InSet {
@@ -135,19 +135,19 @@ func testOfferFollowsServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := func(want string) <-chan struct{} {
+	wantServices := func(want string) <-chan struct{} {
 		t.Helper()
 		mine, changed := p.offered(0)
 		if got := keys(mine.Services); got != want {
-			t.Errorf("told of %q, want %q", got, want)
+			t.Errorf("offered %q, want %q", got, want)
 		}
 		if others, _ := p.offered(1); len(others.Services) > 0 {
-			t.Errorf("another peer is told of %q", keys(others.Services))
+			t.Errorf("another peer is offered %q", keys(others.Services))
 		}
 		return changed
 	}
 	ctx := t.Context()
-	changed := told("shop/cart")
+	changed := wantServices("shop/cart")
 
 	db := fixture.Service("shop", "db", func(s *corev1.Service) { s.ResourceVersion = "" })
 	if err := p.Client.Create(ctx, db); err != nil {
@@ -155,7 +155,7 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 	services.Add(db)
 	awaitClosed(t, changed)
-	changed = told("shop/cart shop/db")
+	changed = wantServices("shop/cart shop/db")
 
 	before := db.DeepCopy()
 	db.Labels[v1alpha1.LabelExport] = "false"
@@ -164,15 +164,15 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 	services.Update(before, db)
 	awaitClosed(t, changed)
-	changed = told("shop/cart")
+	changed = wantServices("shop/cart")
 
-	// What is not told of a Service changes nothing.
+	// A field of a Service that is not announced changes nothing.
 	before = db.DeepCopy()
 	db.Annotations = map[string]string{"a": "b"}
 	services.Update(before, db)
 	select {
 	case <-changed:
-		t.Error("an annotation has offers looked at again")
+		t.Error("an annotation makes offers be computed again")
 	case <-time.After(2 * refreshPause): // of virtual time
 	}
 
@@ -182,9 +182,9 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 	services.Delete(cart)
 	awaitClosed(t, changed)
-	changed = told("")
+	changed = wantServices("")
 
-	// Where no policy tells of any, nobody looks.
+	// Without a policy that exports Services, their changes do not matter.
 	var policy v1alpha1.PeeringPolicy
 	if err := p.Client.Get(ctx, client.ObjectKey{Name: "0"}, &policy); err != nil {
 		t.Fatal(err)
@@ -196,11 +196,11 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 	policies.Update(was, &policy)
 	awaitClosed(t, changed)
-	changed = told("")
+	changed = wantServices("")
 	services.Add(fixture.Service("shop", "more"))
 	select {
 	case <-changed:
-		t.Error("a Service that nobody is told of has offers looked at again")
+		t.Error("a Service that is not exported makes offers be computed again")
 	case <-time.After(2 * refreshPause): // of virtual time
 	}
 }
@@ -242,7 +242,7 @@ func TestOfferStatusKeepsServices(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got.Services, want) || got.Available {
 		t.Errorf("kept %+v, %v", got, err)
 	}
-	// A Service that comes or goes is no small change, and waits as another price does.
+	// A Service that comes or goes is not a small change: it waits as long as a change of price.
 	kept := peering.Offer{Available: true}
 	if got := (offerPace{&kept, now}).wait(peering.Offer{Available: true, Services: []peering.OfferedService{service}}, now); got != offerWrite {
 		t.Errorf("a new service waits %s", got)

@@ -24,8 +24,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// followed runs a provider that follows informers, which say nothing by
-// themselves.
+// followed runs a provider that follows informers, which report only what the test
+// makes them report.
 func followed(t testing.TB, p *testProvider) *informertest.FakeInformers {
 	t.Helper()
 	informers := &informertest.FakeInformers{Scheme: testScheme(t)}
@@ -50,7 +50,7 @@ func awaitClosed(t testing.TB, c <-chan struct{}) {
 	select {
 	case <-c:
 	case <-time.After(time.Minute):
-		t.Fatal("nobody says that something changed")
+		t.Fatal("the channel of changes is not closed")
 	}
 }
 
@@ -104,33 +104,33 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 		t.Errorf("after a node shrank %s is offered", offer.Resources)
 	}
 
-	// What another peer is advertised is held back at once, and comes back when it
-	// is let go.
+	// What another peer is advertised is reserved at once, and free again when the
+	// advertisement lapses.
 	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("r", "cpu=1")); err != nil {
 		t.Fatal(err)
 	}
 	awaitClosed(t, changed)
 	if offer, changed = p.offered(0); offer.Resources["cpu"].String() != "2" {
-		t.Errorf("while another holds 1 %s is offered", offer.Resources)
+		t.Errorf("while 1 is reserved for another peer %s is offered", offer.Resources)
 	}
 
-	told := func() bool {
+	notified := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return slices.Contains(p.told, p.peers[0].ID())
+		return slices.Contains(p.notified, p.peers[0].ID())
 	}
-	forgotten := peering.ClusterID("somebody who is not known any more")
+	forgotten := peering.ClusterID("a peer that was forgotten")
 	_ = p.Offering(forgotten)
-	says := func(want peering.Offering) {
+	wantOffering := func(want peering.Offering) {
 		t.Helper()
-		if !waittest.Soon(func() bool { return p.Offering(p.peers[0].ID()) == want && told() }) {
-			t.Fatalf("it offers %d, want %d; reported as changed: %t", p.Offering(p.peers[0].ID()), want, told())
+		if !waittest.Soon(func() bool { return p.Offering(p.peers[0].ID()) == want && notified() }) {
+			t.Fatalf("it offers %d, want %d; reported as changed: %t", p.Offering(p.peers[0].ID()), want, notified())
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.told = nil
+		p.notified = nil
 	}
-	says(peering.OfferingSomething)
+	wantOffering(peering.OfferingSomething)
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
 		if err := p.Client.Update(t.Context(), &node); err != nil {
@@ -141,10 +141,10 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	if offer, changed = p.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
 	}
-	says(peering.OfferingNothing)
+	wantOffering(peering.OfferingNothing)
 	p.offeringsMu.Lock()
 	if _, ok := p.offerings[forgotten]; ok {
-		t.Error("a cluster that is no peer is looked at again and again")
+		t.Error("Offering of a cluster that is not a peer is computed again and again")
 	}
 	p.offeringsMu.Unlock()
 
@@ -152,7 +152,7 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
 	select {
 	case <-changed:
-		t.Error("a heartbeat has offers looked at again")
+		t.Error("a heartbeat makes offers be computed again")
 	case <-time.After(2 * refreshPause): // of virtual time
 	}
 }
@@ -271,8 +271,8 @@ func peerID(i int) string {
 	return strings.Repeat("a", 30) + string(alphabet[i/32%32]) + string(alphabet[i%32])
 }
 
-// A change of one node is told to 250 peers, of a cluster of a thousand nodes,
-// from one look at what there is.
+// A change of one node, in a cluster of a thousand nodes, is announced to 250 peers
+// after reading nodes and pods once.
 func TestOneRefreshServesAllPeers(t *testing.T) {
 	p, lists := large(t, 1000, 5000, 250)
 	informers := followed(t, p)
@@ -323,8 +323,8 @@ func TestOneRefreshServesAllPeers(t *testing.T) {
 	}
 }
 
-// BenchmarkRefresh is what a change of one pod costs a provider with 500 nodes, 5000
-// pods and 250 peers, each of which is told its offer.
+// BenchmarkRefresh measures a change of one pod at a provider with 500 nodes, 5000
+// pods and 250 peers, each of which gets its offer.
 func BenchmarkRefresh(b *testing.B) {
 	p, _ := large(b, 500, 5000, 250)
 	p.following.Store(true)
@@ -382,7 +382,7 @@ func TestPolicyTestReservesNothing(t *testing.T) {
 		}
 	}
 	if len(p.advertised) != 0 || len(p.waiting(1)) != 0 {
-		t.Errorf("trying out held %d offers back, and %v wait", len(p.advertised), p.waiting(1))
+		t.Errorf("a test of the policy reserved %d advertisements, and %v wait", len(p.advertised), p.waiting(1))
 	}
 	var policy v1alpha1.PeeringPolicy
 	if err := p.Client.Get(ctx, client.ObjectKey{Name: "gold"}, &policy); err != nil {

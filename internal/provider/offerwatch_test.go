@@ -78,7 +78,7 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	t.Parallel()
 	provider := generated(t)
 	c := knowing(t, provider)
-	say := make(chan peering.Offer)
+	sent := make(chan peering.Offer)
 	var mu sync.Mutex
 	streams, open := 0, 0
 	word, changed := peering.OfferingUnknown, func() {}
@@ -124,7 +124,7 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				return nil
-			case o, ok := <-say:
+			case o, ok := <-sent:
 				if !ok || !o.Available && o.Message == "break" {
 					return errors.New("the stream broke")
 				}
@@ -150,7 +150,7 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 		}
 	}
 	full := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(123)}, Price: perCPU(t, "0.1"), Duration: time.Hour}
-	say <- full
+	sent <- full
 	wait("the first offer", func(o *v1alpha1.Offer) bool {
 		return o != nil && o.Available && o.Resources.Cpu().String() == "120" && o.Price.PerHour["cpu"] == "0.1" && o.Duration.Duration == time.Hour
 	})
@@ -158,35 +158,35 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	for n := range int64(5) {
 		o := full
 		o.Resources = peering.Resources{"cpu": peering.Whole(10 * (n + 1))}
-		say <- o
+		sent <- o
 	}
 	if o := offer(); o.Resources.Cpu().String() != "120" {
 		t.Errorf("it is written again at once: %+v", o)
 	}
 	wait("the last of several", func(o *v1alpha1.Offer) bool { return o.Resources.Cpu().String() == "50" })
-	say <- peering.Offer{Message: "break"}
-	say <- peering.Offer{Message: "nothing is left"} // to the next stream
+	sent <- peering.Offer{Message: "break"}
+	sent <- peering.Offer{Message: "nothing is left"} // to the next stream
 	wait("the next stream", func(o *v1alpha1.Offer) bool {
 		return !o.Available && o.Message == "nothing is left" && o.Resources == nil
 	})
-	// A peer that says in its states too that it offers nothing is not listened to, until
-	// it says something else; and never before its offer said so.
+	// The offer of a peer whose states say too that it offers nothing is not watched, until
+	// they change; and it is watched as long as the offer itself has something.
 	setOffering(peering.OfferingNothing)
 	wait("the stream ends", func(*v1alpha1.Offer) bool { return opened() == 0 })
 	setOffering(peering.OfferingSomething)
-	say <- full // to the next stream
+	sent <- full // to the next stream
 	wait("what it offers now", func(o *v1alpha1.Offer) bool { return o.Available })
 	setOffering(peering.OfferingNothing)
 	more := full
 	more.Resources = peering.Resources{"cpu": peering.Whole(60)}
-	say <- more // to the same stream
-	wait("what it says after that", func(o *v1alpha1.Offer) bool { return o.Available && o.Resources.Cpu().String() == "60" })
-	say <- peering.Offer{Message: "nothing again"}
-	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
+	sent <- more // to the same stream
+	wait("what it offers after that", func(o *v1alpha1.Offer) bool { return o.Available && o.Resources.Cpu().String() == "60" })
+	sent <- peering.Offer{Message: "nothing again"}
+	wait("what it offers at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
 	setOffering(peering.OfferingSomething)
-	say <- full
+	sent <- full
 	wait("what it offers in the end", func(o *v1alpha1.Offer) bool { return o.Available })
-	stop() // and nothing of it goes on
+	stop() // no goroutine goes on
 	setOffering(peering.OfferingNothing)
 	mu.Lock()
 	defer mu.Unlock()
@@ -195,8 +195,8 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	}
 }
 
-// However often a peer changes its mind, who rests is listened to each 10 min and not
-// once more for each time; and when there is something it is heard at once.
+// However often a peer changes its mind, its empty offer is watched again every 10 min and not
+// after each change; and an offer of something is received at once.
 func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 	t.Parallel()
 	provider := generated(t)
@@ -226,7 +226,7 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 				return nil
 			},
 		}
-		say := func(l peering.Offering) {
+		setOffering := func(l peering.Offering) {
 			mu.Lock()
 			defer mu.Unlock()
 			word = l
@@ -243,9 +243,9 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 			t.Errorf("%d streams at first, want 1: why there is nothing is in the offer", n)
 		}
 		for range 60 {
-			say(peering.OfferingSomething)
+			setOffering(peering.OfferingSomething)
 			time.Sleep(3 * time.Second)
-			say(peering.OfferingNothing)
+			setOffering(peering.OfferingNothing)
 			time.Sleep(3 * time.Second)
 		}
 		before := count()

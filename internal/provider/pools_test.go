@@ -77,7 +77,7 @@ func TestProviderOffersPools(t *testing.T) {
 	wants(t, err, peering.ReasonPolicyRefused, "offers no pool spot")
 	test, err := p.Test(t.Context(), p.peers[0].ID(), peering.Ask{Pool: "gpu"})
 	if err != nil || test.Advertisement == nil || test.Advertisement.Pool != "gpu" || test.Advertisement.Resources["cpu"] != peering.Whole(1) {
-		t.Errorf("a test says %+v, %v", test, err)
+		t.Errorf("a test returns %+v, %v", test, err)
 	}
 	if offer, _ := p.offered(0); len(offer.Pools) != 2 || !offer.Available {
 		t.Errorf("offers %+v", offer)
@@ -93,7 +93,7 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.PeeringPolicySpec)
-		// renewed and grown say why not; empty is that it is. kind is that of the next revision's nodes.
+		// renewed and grown are why not; empty means that it is. kind is that of the next revision's nodes.
 		renewed, grown, kind string
 	}{
 		"as it was":          {func(*v1alpha1.PeeringPolicySpec) {}, "", "", "gpu"},
@@ -132,7 +132,7 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 					t.Errorf("%s: offered %+v, %v", what, ad.Clauses, err)
 				}
 			}
-			// What is given back is given back on the terms that hold, if need be.
+			// Resources can always be given back, if need be on the terms in force.
 			if ad, err := amended(p, terms, 0, "cpu=1"); err != nil || ad.Pool != "gpu" || ad.Resources["cpu"] != peering.Whole(1) {
 				t.Errorf("given back: %+v, %v", ad.Clauses, err)
 			}

@@ -39,9 +39,9 @@ type testProvider struct {
 	self  *identity.Identity
 	peers []*identity.Identity
 
-	mu    sync.Mutex
-	clock time.Time
-	told  []peering.ClusterID
+	mu       sync.Mutex
+	clock    time.Time
+	notified []peering.ClusterID
 }
 
 func (p *testProvider) pass(d time.Duration) {
@@ -78,7 +78,7 @@ func newProvider(t testing.TB, peers int, objects ...client.Object) *testProvide
 		Changed: func(id peering.ClusterID) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.told = append(p.told, id)
+			p.notified = append(p.notified, id)
 		},
 	}
 	return p
@@ -108,8 +108,8 @@ func TestPermissionsAreThoseOfTheSelectingPolicy(t *testing.T) {
 		objects []client.Object
 		want    Permissions
 	}{
-		"no policy":                        {nil, Permissions{MinFence: peering.MaxFence + 1}},
-		"a policy that says nothing of it": {[]client.Object{policyNamed("plain")}, Permissions{MinFence: peering.MinFence}},
+		"no policy":             {nil, Permissions{MinFence: peering.MaxFence + 1}},
+		"a policy without them": {[]client.Object{policyNamed("plain")}, Permissions{MinFence: peering.MinFence}},
 		"a policy that gives": {[]client.Object{gives}, Permissions{
 			NamespaceNames: []string{"rome-*"}, MinFence: time.Hour, HomeAPI: true, NetworkPolicies: true,
 			RuntimeClasses: make([]v1alpha1.ClassMapping, 1), PriorityClasses: make([]v1alpha1.PriorityMapping, 2),
@@ -261,10 +261,10 @@ func (p *testProvider) stored(id string) *v1alpha1.Contract {
 	return &c
 }
 
-func wants(t testing.TB, err error, reason peering.Reason, says string) {
+func wants(t testing.TB, err error, reason peering.Reason, message string) {
 	t.Helper()
-	if got := peering.ReasonOf(err); got != reason || (err != nil && !strings.Contains(err.Error(), says)) {
-		t.Fatalf("got %s: %v; want %s saying %q", got, err, reason, says)
+	if got := peering.ReasonOf(err); got != reason || (err != nil && !strings.Contains(err.Error(), message)) {
+		t.Fatalf("got %s: %v; want %s with %q", got, err, reason, message)
 	}
 }
 
@@ -286,11 +286,11 @@ func TestProviderReservesAnOfferUntilItIsSignedOrLapses(t *testing.T) {
 		t.Errorf("previewed %+v, %v", preview, err)
 	}
 	if _, err := p.Advertise(ctx, p.peers[1].ID(), p.ask("c", "cpu=1")); err != nil {
-		t.Errorf("a preview held something back: %v", err)
+		t.Errorf("a preview reserved something: %v", err)
 	}
 	p.pass(AdvertisedFor)
 	if _, err := p.Advertise(ctx, p.peers[1].ID(), p.ask("d", "cpu=4")); err != nil {
-		t.Errorf("what lapsed is held back still: %v", err)
+		t.Errorf("what lapsed is still reserved: %v", err)
 	}
 	_, err = p.Sign(ctx, p.peers[0].ID(), p.envelope(0, p.terms(0, first)))
 	wants(t, err, peering.ReasonAdvertisementExpired, "lapsed")
@@ -460,15 +460,15 @@ func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 10, append(nodes(5), policyNamed("p"))...)
-	var held [10]peering.Terms
-	for i := range held {
-		held[i] = p.mustContract(i, p.ask(fmt.Sprint("r", i), "cpu=1"))
+	var signed [10]peering.Terms
+	for i := range signed {
+		signed[i] = p.mustContract(i, p.ask(fmt.Sprint("r", i), "cpu=1"))
 	}
 	errs := make(chan error, 100)
 	for i := range 100 {
 		go func() {
 			ask := p.ask(fmt.Sprint("r", i%10), fmt.Sprint("cpu=", 2+i/10))
-			ask.ContractID = held[i%10].ContractID
+			ask.ContractID = signed[i%10].ContractID
 			_, err := p.contracted(context.WithoutCancel(t.Context()), i%10, ask)
 			errs <- err
 		}()
@@ -509,16 +509,16 @@ func TestCordonedNodeIsNotOffered(t *testing.T) {
 func TestPodsOfAnEndedContractCountUntilTheyEnd(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 2, append(nodes(1), policyNamed("p"))...)
-	held := p.mustContract(0, p.ask("a", "cpu=3"))
+	signed := p.mustContract(0, p.ask("a", "cpu=3"))
 	for i := range 3 {
-		pod := fixture.Pod("n0", fixture.Offloaded(held.ContractID))
+		pod := fixture.Pod("n0", fixture.Offloaded(signed.ContractID))
 		pod.Namespace, pod.Name = "default", fmt.Sprint("p", i)
 		if err := p.Client.Create(t.Context(), &pod); err != nil {
 			t.Fatal(err)
 		}
 	}
 	less := p.ask("a", "cpu=1")
-	less.ContractID = held.ContractID
+	less.ContractID = signed.ContractID
 	p.mustContract(0, less)
 	_, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=2"))
 	wants(t, err, peering.ReasonCapacityExhausted, "1 ")
@@ -567,9 +567,9 @@ func TestProviderAdvertisesThePolicysTerms(t *testing.T) {
 		t.Error(err)
 	}
 	for name, tc := range map[string]struct {
-		edit   func(*peering.Ask)
-		reason peering.Reason
-		says   string
+		edit    func(*peering.Ask)
+		reason  peering.Reason
+		message string
 	}{
 		"a price above the ceiling":           {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, peering.ReasonPriceAboveCeiling, "EUR 0.025"},
 		"a runtime class that is not offered": {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, peering.ReasonPolicyRefused, "kata"},
@@ -582,8 +582,8 @@ func TestProviderAdvertisesThePolicysTerms(t *testing.T) {
 		tc.edit(&ask)
 		ask.RequestID = "x"
 		_, err := p.Advertise(t.Context(), p.peers[0].ID(), ask)
-		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
-			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
+		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.message) {
+			t.Errorf("%s: got %v, want %s with %q", name, err, tc.reason, tc.message)
 		}
 	}
 }
@@ -640,7 +640,7 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 		"not otherwise": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundIntroduction} })}
 		}, peering.ReasonPolicyRefused},
-		"all that is said": {func(id string) []client.Object {
+		"every condition": {func(id string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs, s.Names = []string{id}, []string{"peer-9"} })}
 		}, peering.ReasonPolicyRefused},
 		"one whose prices make no sense": {func(string) []client.Object {
@@ -688,7 +688,7 @@ func TestUnconfirmedNameSelectsNoPolicy(t *testing.T) {
 	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	wants(t, err, peering.ReasonPolicyRefused, "no PeeringPolicy")
 	if got, err := p.Test(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1")); err != nil || !strings.Contains(got.Message, "annotate foreigncluster peer-0") {
-		t.Errorf("the administrator is told %+v, %v", got, err)
+		t.Errorf("the administrator gets %+v, %v", got, err)
 	}
 	edit(func(fc *v1alpha1.ForeignCluster) {
 		fc.Annotations = map[string]string{v1alpha1.AnnotationNameConfirmed: "true"}
@@ -717,9 +717,9 @@ func TestProviderRefusesASignatureOfOtherTerms(t *testing.T) {
 	}
 	other := generated(t)
 	for name, tc := range map[string]struct {
-		edit   func(*peering.Terms)
-		reason peering.Reason
-		says   string
+		edit    func(*peering.Terms)
+		reason  peering.Reason
+		message string
 	}{
 		"more of a resource": {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3").KeepUnnamed(x.Resources) }, peering.ReasonContractMismatch, "cpu"},
 		"another resource": {func(x *peering.Terms) {
@@ -749,8 +749,8 @@ func TestProviderRefusesASignatureOfOtherTerms(t *testing.T) {
 		terms := p.terms(0, ad)
 		tc.edit(&terms)
 		_, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, terms))
-		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
-			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
+		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.message) {
+			t.Errorf("%s: got %v, want %s with %q", name, err, tc.reason, tc.message)
 		}
 	}
 	_, err = p.Sign(t.Context(), p.peers[1].ID(), p.envelope(0, p.terms(0, ad)))
@@ -764,8 +764,8 @@ func TestProviderRefusesASignatureOfOtherTerms(t *testing.T) {
 	if _, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, ad))); err != nil {
 		t.Errorf("what was advertised is refused: %v", err)
 	}
-	if !slices.Equal(p.told, []peering.ClusterID{p.peers[0].ID()}) {
-		t.Errorf("told %v", p.told)
+	if !slices.Equal(p.notified, []peering.ClusterID{p.peers[0].ID()}) {
+		t.Errorf("notified %v", p.notified)
 	}
 }
 
@@ -833,7 +833,7 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 		duration time.Duration
 		amounts  []string
 		reason   peering.Reason
-		says     string
+		message  string
 		want     string
 		lasts    time.Duration
 	}{
@@ -844,32 +844,32 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 		"grown":                        {amounts: []string{"cpu=12"}, want: "cpu=12, pods=110", lasts: day},
 		"grown by another resource":    {amounts: []string{"cpu=4", "memory=1Gi"}, want: "cpu=4, memory=1Gi, pods=110", lasts: day},
 		"grown without lasting longer": {amounts: []string{"cpu=12"}, duration: time.Hour, want: "cpu=12, pods=110", lasts: time.Hour},
-		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: peering.ReasonCapacityExhausted, says: "12"},
+		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: peering.ReasonCapacityExhausted, message: "12"},
 		"lessened":                     {amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: day},
 		"with fewer pods":              {amounts: []string{"pods=3"}, want: "cpu=4, pods=3", lasts: day},
 		"with no cpu":                  {amounts: []string{"cpu=0", "memory=1Gi"}, want: "cpu=0, memory=1Gi, pods=110", lasts: day},
 		"traded":                       {amounts: []string{"cpu=1", "memory=20Gi"}, want: "cpu=1, memory=20Gi, pods=110", lasts: day},
 
-		"not renewed by a policy that renews none": {policy: notRenewed, reason: peering.ReasonPolicyRefused, says: "does not renew"},
-		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: peering.ReasonPolicyRefused, says: "does not renew"},
+		"not renewed by a policy that renews none": {policy: notRenewed, reason: peering.ReasonPolicyRefused, message: "does not renew"},
+		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: peering.ReasonPolicyRefused, message: "does not renew"},
 		"but grown until its end":                  {policy: notRenewed, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: left},
 		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8, pods=110", lasts: left},
 		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 
-		"not renewed by one that accepts none": {policy: never, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
-		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
-		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
+		"not renewed by one that accepts none": {policy: never, reason: peering.ReasonPolicyRefused, message: "offers nothing"},
+		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: peering.ReasonPolicyRefused, message: "offers nothing"},
+		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: peering.ReasonPolicyRefused, message: "offers nothing"},
 		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: left},
-		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
+		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: peering.ReasonPolicyRefused, message: "offers nothing"},
 
 		"grown for no longer than the policy gives now": {policy: short, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: 6 * time.Hour},
 		"lessened under a shorter one, until its end":   {policy: short, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 		"as it is under a shorter one, until its end":   {policy: short, want: "cpu=4, pods=110", lasts: left},
 
-		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: peering.ReasonPolicyRefused, says: "at most cpu 2"},
+		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: peering.ReasonPolicyRefused, message: "at most cpu 2"},
 		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: day},
 		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3, pods=110", lasts: left},
-		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: peering.ReasonPolicyRefused, says: "at most cpu 5, of which it holds cpu 0"},
+		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: peering.ReasonPolicyRefused, message: "at most cpu 5, of which it holds cpu 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -889,7 +889,7 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 				}
 			}
 			ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.amend(old, tc.duration, tc.amounts...))
-			wants(t, err, tc.reason, tc.says)
+			wants(t, err, tc.reason, tc.message)
 			if err != nil {
 				return
 			}
@@ -934,7 +934,7 @@ func TestAmendmentOfAContractThatIsNotRenewableKeepsItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	later := p.terms(0, ad)
-	// A clock that is ahead, or says so.
+	// A clock that is ahead, or claims to be.
 	later.NotBefore, later.NotAfter = later.NotBefore.Add(5*time.Minute), later.NotAfter.Add(5*time.Minute)
 	_, err = p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, later))
 	wants(t, err, peering.ReasonContractMismatch, "may last until")
@@ -999,8 +999,8 @@ func TestRevisionReopensNoContract(t *testing.T) {
 	if peering.ReasonOf(err) != peering.ReasonContractClosed {
 		t.Errorf("the next revision of what is over: %v", err)
 	}
-	var held v1alpha1.Contract
-	if err := p.Client.Get(ctx, client.ObjectKey{Name: first.ContractID}, &held); !apierrors.IsNotFound(err) {
+	var stored v1alpha1.Contract
+	if err := p.Client.Get(ctx, client.ObjectKey{Name: first.ContractID}, &stored); !apierrors.IsNotFound(err) {
 		t.Errorf("it is back: %v", err)
 	}
 }
@@ -1058,8 +1058,8 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 	wants(t, err, peering.ReasonContractClosed, "")
 }
 
-// Whoever signs may be gone while what was signed is stored: its call is cut off,
-// and what was offered is no offer any more.
+// The call that signs may be cut off while the contract is stored: the contract is in force,
+// and the advertisement is void.
 func TestStoredOfferIsAdvertisedAgain(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
@@ -1140,23 +1140,23 @@ func TestLaggingCacheGrantsNothingTwice(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	held := p.mustContract(0, p.ask("a", "cpu=3"))
+	signed := p.mustContract(0, p.ask("a", "cpu=3"))
 	_, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=2"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	p.mustContract(0, p.amend(held, 0, "cpu=4"))
+	p.mustContract(0, p.amend(signed, 0, "cpu=4"))
 	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
 	p.pass(cacheLag)
 	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	c := p.stored(held.ContractID)
+	c := p.stored(signed.ContractID)
 	c.Finalizers = nil
 	if err := errors.Join(inner.Update(t.Context(), c), inner.Delete(t.Context(), c)); err != nil {
 		t.Fatal(err)
 	}
 	p.pass(cacheLag)
 	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=4")); err != nil {
-		t.Errorf("what is gone is held back still: %v", err)
+		t.Errorf("what is gone is still reserved: %v", err)
 	}
 }
 
@@ -1181,15 +1181,15 @@ func TestSignedContractIsFoundAtOnce(t *testing.T) {
 		},
 	})
 	if _, ok := p.Granted("c-none"); ok || asked != 0 {
-		t.Errorf("a contract that nobody signed is there: %t, and the API server was asked %d times", ok, asked)
+		t.Errorf("a contract that was not signed is there: %t, and the API server was asked %d times", ok, asked)
 	}
-	held := p.mustContract(0, p.ask("a", "cpu=3"))
-	if c, ok := p.Granted(held.ContractID); !ok || c.Name != held.ContractID {
+	signed := p.mustContract(0, p.ask("a", "cpu=3"))
+	if c, ok := p.Granted(signed.ContractID); !ok || c.Name != signed.ContractID {
 		t.Error("the contract that was just signed is not there")
 	}
 	p.pass(cacheLag)
 	asked = 0
-	if _, ok := p.Granted(held.ContractID); ok || asked != 0 {
+	if _, ok := p.Granted(signed.ContractID); ok || asked != 0 {
 		t.Errorf("what the cache does not show for long is there: %t, and the API server was asked %d times", ok, asked)
 	}
 }
@@ -1216,7 +1216,7 @@ func TestProviderRefusesARolledOverKey(t *testing.T) {
 	if _, err := p.contracted(t.Context(), 0, p.ask("a", "cpu=1")); err != nil {
 		t.Errorf("the new key: %v", err)
 	}
-	// The provider rolls over too; a consumer that has not heard of it waits.
+	// The provider rolls over too; a consumer that does not know that yet waits.
 	ad, err := p.Advertise(t.Context(), rolled.ID(), p.ask("b", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
@@ -1279,7 +1279,7 @@ func TestSignStoresAFirstRevisionInOneWrite(t *testing.T) {
 	}
 }
 
-// A contract may have been stored by a call that could not tell.
+// A contract may have been stored by a call whose response was lost.
 func TestSignReturnsAStoredFirstRevision(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
@@ -1351,7 +1351,7 @@ func TestSignStaysWithinThePeersBudget(t *testing.T) {
 	}
 	e, ok := errors.AsType[*peering.Error](refusal)
 	if !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 {
-		t.Fatalf("after %d writes it says %v", writes, refusal)
+		t.Fatalf("after %d writes it returns %v", writes, refusal)
 	}
 	// What a write adds to an object, as its version, is not in what is measured before;
 	// and the last write may go beyond, as long as there is room when it begins.
