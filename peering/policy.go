@@ -275,7 +275,7 @@ func checkPrice(ask Ask, g Grant) error {
 	switch ceiling := ask.PriceCeiling; {
 	case ceiling.IsNone() || hourly.Amount.IsZero():
 	case hourly.Currency != ceiling.Currency:
-		return Refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+		return Refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, and the ceiling is %s: the currencies differ", hourly, ceiling)
 	case hourly.Amount.Cmp(ceiling.Amount) > 0:
 		return Refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
 	}

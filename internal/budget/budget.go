@@ -1,4 +1,4 @@
-// Package budget divides what may be taken, such as bytes that etcd has to keep,
+// Package budget divides a limited amount, such as bytes that etcd has to store,
 // among users that are not trusted. It has no clock: each call takes the time.
 package budget
 
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits of a budget. All are in the same unit; rates are by second.
+// Limits of a budget. All are in the same unit; rates are per second.
 type Limits struct {
 	// Burst is how much all users together can take at once, and Rate how much more
 	// in the long run.
@@ -16,14 +16,14 @@ type Limits struct {
 	UserBurst, UserRate float64
 }
 
-// Most is the most that is taken in any time d, but for one take of each user and for
-// what is charged.
+// Most is the most that all users take in any time d, plus at most one take of each user
+// and what is charged.
 func (l Limits) Most(d time.Duration) float64 { return l.Burst + l.Rate*d.Seconds() }
 
 // Budget is a leaky bucket that users share. A user may put more in only while it
-// has less in it than UserBurst, and less than is free: so those who take all they
-// can always leave room for one who comes later. What drains is divided evenly among
-// those who are in the bucket, and what one does not need of it is the others'. It
+// has less in it than UserBurst, and less than is free: users that take all they
+// can always leave room for a later one. What drains is divided evenly among the
+// users in the bucket, and what one of them does not need goes to the others. It
 // is not safe for concurrent use.
 type Budget[User comparable] struct {
 	limits Limits
@@ -31,7 +31,7 @@ type Budget[User comparable] struct {
 	level  map[User]float64
 }
 
-// New returns a budget of which nothing is used.
+// New returns an unused budget.
 func New[User comparable](l Limits) *Budget[User] {
 	return &Budget[User]{limits: l, level: make(map[User]float64)}
 }
@@ -44,14 +44,14 @@ func (b *Budget[User]) Take(now time.Time, user User, n float64) (wait time.Dura
 	return wait
 }
 
-// Wait returns for how long about a user has to wait before it can take something.
+// Wait returns about how long a user has to wait before it can take something.
 func (b *Budget[User]) Wait(now time.Time, user User) time.Duration {
 	free := b.drain(now)
 	own := b.level[user]
 	if own < min(free, b.limits.UserBurst) {
 		return 0
 	}
-	// Of its own drains its share, as long as there is some, and Rate becomes free.
+	// Its own level drains by its share until it is empty, and Rate becomes free.
 	share := min(b.limits.UserRate, b.limits.Rate/max(float64(len(b.level)), 1))
 	room := (own - free) / (b.limits.Rate + share)
 	if room*share > own {
@@ -61,16 +61,16 @@ func (b *Budget[User]) Wait(now time.Time, user User) time.Duration {
 	return time.Duration(min(seconds*float64(time.Second), math.MaxInt64/4)) + time.Millisecond
 }
 
-// Charge takes n for a user, whatever there is: what cannot wait is counted. Takes of
-// the same user wait for all of it, and those of others for UserBurst at most: nobody
-// keeps others waiting by what it is charged.
+// Charge takes n for a user even if it is not free, for what cannot wait. Takes of
+// the same user wait for all of it, those of others for UserBurst at most: no user
+// delays others by what it is charged.
 func (b *Budget[User]) Charge(now time.Time, user User, n float64) {
 	b.drain(now)
 	b.level[user] += n
 }
 
-// drain lets out what time has freed, forgets users of whom nothing is left, and
-// returns how much room there is.
+// drain drains the bucket until now, forgets users with nothing in it, and returns
+// how much is free.
 func (b *Budget[User]) drain(now time.Time) (free float64) {
 	if now.After(b.last) || b.last.IsZero() {
 		b.flow(now.Sub(b.last).Seconds())
@@ -83,7 +83,7 @@ func (b *Budget[User]) drain(now time.Time) (free float64) {
 	return free
 }
 
-// flow lets out what so many seconds free.
+// flow drains what a number of seconds frees.
 func (b *Budget[User]) flow(seconds float64) {
 	can := make(map[User]float64, len(b.level))
 	for user, level := range b.level {
@@ -105,5 +105,5 @@ func (b *Budget[User]) flow(seconds float64) {
 	}
 }
 
-// Users is how many users something is counted of.
+// Users returns how many users have something in the bucket.
 func (b *Budget[User]) Users() int { return len(b.level) }

@@ -106,8 +106,8 @@ func TestAChargeDelaysItsUser(t *testing.T) {
 	})
 }
 
-// However many take all they can, one who comes later finds room, and then gets as
-// much as each of them.
+// However many users take all they can, a later one finds room, and then gets as much as
+// each of them.
 func TestManyUsersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	const lasts = 900
@@ -137,8 +137,8 @@ func TestManyUsersLeaveRoom(t *testing.T) {
 	}
 }
 
-// Who waits as long as it is told, and again if it is told so, gets through at the
-// latest when all that was taken has drained, if no other takes more.
+// A user that waits as long as Wait returns, repeatedly, succeeds at the latest when
+// everything taken has drained, if no other user takes more.
 func TestAWaitEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -204,7 +204,7 @@ func (r *Reconciler) loadOwn(ctx context.Context, s *snapshot) error {
 	if s.export == nil || s.service == nil || s.service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	if market.Withheld(s.service) {
+	if market.NeverExported(s.service) {
 		s.invalid = "the Service is never exported: it came from another cluster, its owner excludes it, or it is being deleted"
 		return nil
 	}

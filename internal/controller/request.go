@@ -530,7 +530,7 @@ func (r *Requests) draft(
 	}
 	before := market.AgreedBefore(request, fc)
 	if current != nil {
-		before = market.Agreed{Held: &current.terms, Price: &current.terms.Price}
+		before = market.Agreed{Contract: &current.terms, Price: &current.terms.Price}
 		if offer.Revision != current.state.Revision+1 || offer.PreviousHash != current.state.Hash {
 			return offer, envelope, peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster has revision %d: they agree on the newest first", offer.Revision, current.state.Revision)
 		}

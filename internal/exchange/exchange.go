@@ -35,15 +35,15 @@ type Exchange struct {
 
 // peerExchange is the state exchange with one peer. Exchange.mu guards all but recording.
 type peerExchange struct {
-	// recording is held while a state of the peer is recorded: one after the other.
+	// recording serializes recording the peer's states.
 	recording sync.Mutex
 
 	// session is the newest session's number.
 	session uint64
-	// changes counts what may have changed the state to the peer, or undone what was recorded.
+	// changes counts changes that may affect the state to the peer, or undo what was recorded.
 	changes uint64
 	// sent is the last state to the peer, received the last of the peer. Most states are
-	// equal to the last: those cost no read of what is stored. failures is how often
+	// equal to the last: those need no read of stored objects. failures is how often
 	// received could not be recorded, and notBefore when that is tried again.
 	sent, received stateCopy
 	failures       int
@@ -56,14 +56,14 @@ type peerExchange struct {
 }
 
 const (
-	// sentLasts is for how long the state to a peer is not built again: all that changes it
-	// calls Changed. receivedLasts is for how long a peer's is not recorded again. Not all
-	// that is recorded is watched, so it is less than the pause between two states.
+	// sentLasts is how long the state to a peer is not built again: every change of it calls
+	// Changed. receivedLasts is how long a peer's state is not recorded again. Not every recorded
+	// object is watched, so it is less than the pause between two states.
 	sentLasts     = 5 * time.Minute
 	receivedLasts = heartbeat.MaxInterval / 2
 	// retryAfter is the pause before a state is recorded again because that failed or may
-	// have been undone; it grows to maxRetryAfter. retryTimeout is how long that may take,
-	// and maxRetries how many are under way.
+	// have been undone; it grows to maxRetryAfter. retryTimeout bounds one attempt, and
+	// maxRetries the concurrent ones.
 	retryAfter    = 2 * time.Second
 	maxRetryAfter = time.Minute
 	retryTimeout  = 10 * time.Second
@@ -79,7 +79,7 @@ type stateCopy struct {
 	at time.Time
 }
 
-// isFresh says whether a state that lasts so long need not be built or recorded again.
+// isFresh reports whether a state is not older than lasts, so that it need not be built or recorded again.
 func (w stateCopy) isFresh(lasts time.Duration) bool {
 	return w.state != nil && time.Since(w.at) < lasts
 }
@@ -98,7 +98,7 @@ func New(states *controller.States, log *slog.Logger) *Exchange {
 	return &Exchange{states: states, log: log, retry: notify.New(), peers: map[peering.ClusterID]*peerExchange{}}
 }
 
-// of returns the exchange with a peer, a new one if there is none. mu is held.
+// of returns the exchange with a peer, a new one if there is no exchange yet. s.mu must be held.
 func (s *Exchange) of(peer peering.ClusterID) *peerExchange {
 	c := s.peers[peer]
 	if c == nil {
@@ -131,7 +131,7 @@ func (s *Exchange) State(ctx context.Context, peer peering.ClusterID) (*ententev
 	return now, nil
 }
 
-// Watch has changed called whenever the state for a peer may have changed.
+// Watch calls changed whenever the state for a peer may have changed.
 func (s *Exchange) Watch(peer peering.ClusterID, changed func()) (stop func()) {
 	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onChange }, changed)
 }
@@ -166,8 +166,8 @@ func (s *Exchange) Observe(ctx context.Context, peer peering.ClusterID, state *e
 }
 
 // CheckProtocol returns an error if a peer's protocol revision is too far from this
-// agent's. A peer may send requests before its first state, which is waited for, for a
-// moment.
+// agent's. A peer may send requests before its first state: CheckProtocol waits for the state
+// for firstStateTimeout.
 func (s *Exchange) CheckProtocol(ctx context.Context, peer peering.ClusterID) error {
 	received := notify.New()
 	defer s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onReceive }, received.Notify)()
@@ -205,7 +205,7 @@ func (s *Exchange) receive(ctx context.Context, peer peering.ClusterID, state *e
 	c.recording.Lock()
 	defer c.recording.Unlock()
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // it waited, and a newer stream's state may have been recorded
+		return context.Cause(ctx) // while it waited, a newer stream's state may have been recorded
 	}
 	s.mu.Lock()
 	c.received, c.failures = stateCopy{state: proto.CloneOf(state)}, 0
@@ -216,8 +216,8 @@ func (s *Exchange) receive(ctx context.Context, peer peering.ClusterID, state *e
 	return nil
 }
 
-// record records the state that was received last, later if that fails now: the troubles
-// of this cluster's API server do not end a peer's session. recording is held.
+// record records the state that was received last, and later again if that fails: failures of
+// this cluster's API server do not end a peer's session. c.recording must be held.
 func (s *Exchange) record(ctx context.Context, peer peering.ClusterID, c *peerExchange, parsed peering.PeerState) {
 	s.mu.Lock()
 	changes := c.changes
@@ -230,22 +230,22 @@ func (s *Exchange) record(ctx context.Context, peer peering.ClusterID, c *peerEx
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case paced: // the last state is recorded then
+	case paced: // the last state is recorded later
 		c.notBefore = time.Now().Add(later.After)
 		s.retry.Notify()
 	case err != nil:
 		c.notBefore = time.Now().Add(min(retryAfter<<min(c.failures, 8), maxRetryAfter))
 		c.failures++
 		s.retry.Notify()
-	case c.changes != changes: // which may have undone it
+	case c.changes != changes: // a change may have undone it
 		s.retry.Notify()
 	default:
 		c.received.at, c.failures, c.notBefore = time.Now(), 0, time.Time{}
 	}
 }
 
-// Run records states again, until ctx ends, whose recording failed or may have been
-// undone: peers repeat them too seldom to wait for that.
+// Run records states again whose recording failed or may have been undone, until ctx
+// ends: peers repeat them too seldom to wait for that.
 func (s *Exchange) Run(ctx context.Context) error {
 	for {
 		select {
@@ -274,8 +274,8 @@ func (s *Exchange) Run(ctx context.Context) error {
 	}
 }
 
-// dueStates returns the peers whose states are to be recorded again now, and whether
-// there are others that are due later.
+// dueStates returns the peers whose states are due to be recorded again, and whether
+// others are due later.
 func (s *Exchange) dueStates(now time.Time) (due []peering.ClusterID, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +307,7 @@ func (s *Exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
 	if last.state == nil || !last.at.IsZero() {
 		return
 	}
-	if parsed, err := wire.StateFrom(last.state); err == nil { // it was read before
+	if parsed, err := wire.StateFrom(last.state); err == nil { // it was parsed before
 		s.record(ctx, peer, c, parsed)
 	}
 }
@@ -322,7 +322,7 @@ func (s *Exchange) Offering(peer peering.ClusterID) peering.Offering {
 	return peering.OfferingUnknown
 }
 
-// Carries says whether a peer told that it carries.
+// Carries reports whether a peer has announced that it carries sessions of others.
 func (s *Exchange) Carries(peer peering.ClusterID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +330,7 @@ func (s *Exchange) Carries(peer peering.ClusterID) bool {
 	return c != nil && slices.Contains(c.received.state.GetCapabilities(), peering.CapabilityCarry)
 }
 
-// setOffering sets whether a peer offers anything. mu is held.
+// setOffering sets whether a peer offers anything. s.mu must be held.
 func (s *Exchange) setOffering(c *peerExchange, offering peering.Offering) {
 	if c.offering != offering {
 		c.offering = offering
@@ -351,7 +351,7 @@ func (s *Exchange) Started(peer peering.ClusterID, session uint64) {
 	defer s.mu.Unlock()
 	c := s.of(peer)
 	c.session = max(c.session, session)
-	c.sent = stateCopy{} // it says where the session comes from
+	c.sent = stateCopy{} // it contains the session's address
 }
 
 // Ended forgets the states of a session, unless there is a newer one.
@@ -366,14 +366,14 @@ func (s *Exchange) Ended(peer peering.ClusterID, session uint64) {
 	s.forget(peer)
 }
 
-// forget forgets a peer without session and watchers. mu is held.
+// forget forgets a peer without session and watchers. s.mu must be held.
 func (s *Exchange) forget(peer peering.ClusterID) {
 	if c := s.peers[peer]; c.session == 0 && len(c.onChange) == 0 && len(c.onReceive) == 0 && len(c.onOffering) == 0 {
 		delete(s.peers, peer)
 	}
 }
 
-// Changed has the state for a peer built again, and the peer's recorded again.
+// Changed makes the state for a peer be built again, and the peer's state be recorded again.
 func (s *Exchange) Changed(peer peering.ClusterID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,7 +389,7 @@ func (s *Exchange) Changed(peer peering.ClusterID) {
 	callAll(c.onChange)
 }
 
-// ChangedAll has the states for all peers built again.
+// ChangedAll makes the states for all peers be built again.
 func (s *Exchange) ChangedAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

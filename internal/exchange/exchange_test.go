@@ -26,7 +26,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Most states say nothing new.
+// Most states equal the last one.
 func TestUnchangedStatesCostNoRead(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	lists := 0
@@ -42,46 +42,46 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
-		looks := func(what string, want bool, do func() error) {
+		reads := func(what string, want bool, do func() error) {
 			t.Helper()
 			before := lists
 			if err := do(); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if got := lists > before; got != want {
-				t.Errorf("%s: looked at what is stored is %v, want %v", what, got, want)
+				t.Errorf("%s: stored objects were read: %v, want %v", what, got, want)
 			}
 		}
 		sequence := uint64(0)
-		hear := func(endpoints ...string) func() error {
+		receive := func(endpoints ...string) func() error {
 			sequence++
 			return func() error {
 				return s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: sequence, EchoSequence: sequence, Protocol: 1, Endpoints: endpoints})
 			}
 		}
-		say := func() error {
+		send := func() error {
 			state, err := s.State(t.Context(), peer)
 			if err == nil {
-				// The exchange writes into what it is given.
+				// The session writes into the state that it gets.
 				state.Sequence = 7
 			}
 			return err
 		}
-		looks("the first word", true, hear("a:1"))
-		looks("the same again", false, hear("a:1"))
-		looks("another", true, hear("b:1"))
-		looks("that again", false, hear("b:1"))
-		looks("the first that is said", true, say)
-		looks("the next", false, say)
+		reads("the first received", true, receive("a:1"))
+		reads("an equal one", false, receive("a:1"))
+		reads("a different one", true, receive("b:1"))
+		reads("an equal one again", false, receive("b:1"))
+		reads("the first sent", true, send)
+		reads("the next sent", false, send)
 		if state, err := s.State(t.Context(), peer); err != nil || state.GetSequence() != 0 {
-			t.Errorf("a word is %v, %v: it has the last one's sequence", state, err)
+			t.Errorf("a state is %v, %v: it has the sequence of the last one", state, err)
 		}
 		s.Changed(peer)
-		looks("said after a change", true, say)
-		looks("heard after a change", true, hear("b:1"))
+		reads("sent after a change", true, send)
+		reads("received after a change", true, receive("b:1"))
 		time.Sleep(sentLasts)
-		looks("said after a while", true, say)
-		looks("heard after a while", true, hear("b:1"))
+		reads("sent after a while", true, send)
+		reads("received after a while", true, receive("b:1"))
 	})
 	var now v1alpha1.ForeignCluster
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil || len(now.Spec.Endpoints) != 1 || now.Spec.Endpoints[0] != "b:1" {
@@ -89,8 +89,8 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 	}
 }
 
-// What could not be recorded, or may have been undone, is recorded without waiting for
-// the peer to say it again: patient peers do so each two minutes.
+// A state that could not be recorded, or may have been undone, is recorded again without
+// waiting for the peer to repeat it, which may take two minutes.
 func TestAPeersStateIsRecordedAgain(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
@@ -153,8 +153,8 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 	})
 }
 
-// Nothing is agreed with a peer whose protocol is not spoken here, also where it asks
-// before its first word is here.
+// No agreement is made with a peer whose protocol this agent does not speak, even if its
+// request comes before its first state.
 func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
@@ -167,34 +167,34 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 			}, slog.New(slog.DiscardHandler))
 			s.Started(peer, 1)
-			said := make(chan error, 1)
+			checked := make(chan error, 1)
 			began := time.Now()
-			go func() { said <- s.CheckProtocol(t.Context(), peer) }()
+			go func() { checked <- s.CheckProtocol(t.Context(), peer) }()
 			const first = 543210 * time.Microsecond
 			time.Sleep(first)
 			if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, Protocol: protocol}); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-said; (err == nil) != agrees {
+			if err := <-checked; (err == nil) != agrees {
 				t.Errorf("with revision %d: %v", protocol, err)
 			}
 			if took := time.Since(began); took != first {
-				t.Errorf("the first word came after %s, and was heard after %s", first, took)
+				t.Errorf("the first state came after %s, and the check ended after %s", first, took)
 			}
 			s.Ended(peer, 1)
 			if err := s.CheckProtocol(t.Context(), peer); err != nil || time.Since(began) != first+firstStateTimeout {
-				t.Errorf("without a word it says %v after %s", err, time.Since(began)-first)
+				t.Errorf("without a state it returned %v after %s", err, time.Since(began)-first)
 			}
 			if len(s.peers) > 0 {
-				t.Error("a peer with whom nothing goes on is kept")
+				t.Error("a peer without session and watchers is remembered")
 			}
 		})
 	}
 }
 
-// TestStateWritesOfAPeerAreBounded: a peer that rewrites 256 texts four times a second has
-// what its budget allows written, the last of them in the end, while what another says
-// is recorded at once.
+// TestStateWritesOfAPeerAreBounded: a peer that rewrites 256 texts four times a second causes
+// no more writes than its budget allows, the last text is written in the end, and another peer's
+// state is recorded at once.
 func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 	const hostile, honest = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
 	of := func(name string, id peering.ClusterID) *v1alpha1.ForeignCluster {
@@ -249,7 +249,7 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 				})
 			}
 			if err := s.Observe(t.Context(), hostile, state); err != nil {
-				t.Fatalf("a peer that says much is hung up on: %v", err)
+				t.Fatalf("the session of a peer with large states ends: %v", err)
 			}
 			time.Sleep(time.Second / 4)
 			if n%100 == 99 {
@@ -259,10 +259,10 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 				}
 			}
 		}
-		// 4 MiB at once and 32 KiB a second, as limits.md says.
+		// 4 MiB at once and 32 KiB a second, as in limits.md.
 		mu.Lock()
 		if most := 4<<20 + int(time.Since(begin)/time.Second)<<15; bytes > most || writes == 0 {
-			t.Errorf("it had %d bytes written in %d writes within %s, want at most %d", bytes, writes, time.Since(begin), most)
+			t.Errorf("it caused %d bytes in %d writes within %s, want at most %d", bytes, writes, time.Since(begin), most)
 		}
 		mu.Unlock()
 		time.Sleep(time.Minute)
@@ -272,13 +272,13 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 		}
 		var fc v1alpha1.ForeignCluster
 		if err := c.Get(t.Context(), client.ObjectKey{Name: "honest"}, &fc); err != nil || len(fc.Spec.Endpoints) != 1 || fc.Spec.Endpoints[0] != "h:99" {
-			t.Errorf("another peer's word is %v, %v", fc.Spec.Endpoints, err)
+			t.Errorf("another peer's state has %v, %v", fc.Spec.Endpoints, err)
 		}
 	})
 }
 
-// What a session said counts until it ends, but a newer one's word is not its own to
-// take along; and whoever watches hears of each change once.
+// A session's state counts until the session ends, but its end does not drop the state of a
+// newer session; and each watcher is called once for each change.
 func TestStatesEndWithTheirSession(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
@@ -287,37 +287,37 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
-	said, changes := 0, 0
-	unwatch, unwatchOffering := s.Watch(peer, func() { said++ }), s.WatchOffering(peer, func() { changes++ })
-	hear := func(l ententev1.PeerState_Lending) {
+	calls, changes := 0, 0
+	unwatch, unwatchOffering := s.Watch(peer, func() { calls++ }), s.WatchOffering(peer, func() { changes++ })
+	receive := func(l ententev1.PeerState_Lending) {
 		t.Helper()
 		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, Lending: l}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := func(what string, offering peering.Offering, timesSaid, timesOffering int) {
+	want := func(what string, offering peering.Offering, wantCalls, wantChanges int) {
 		t.Helper()
-		if got := s.Offering(peer); got != offering || said != timesSaid || changes != timesOffering {
-			t.Errorf("%s: it offers %d, said %d, with %d changes of that, want %d, %d, %d", what, got, said, changes, offering, timesSaid, timesOffering)
+		if got := s.Offering(peer); got != offering || calls != wantCalls || changes != wantChanges {
+			t.Errorf("%s: it offers %d, %d calls, %d changes of the offering, want %d, %d, %d", what, got, calls, changes, offering, wantCalls, wantChanges)
 		}
 	}
 	want("before", peering.OfferingUnknown, 0, 0)
 	s.Started(peer, 1)
-	hear(ententev1.PeerState_LENDING_NOTHING)
-	hear(ententev1.PeerState_LENDING_NOTHING)
+	receive(ententev1.PeerState_LENDING_NOTHING)
+	receive(ententev1.PeerState_LENDING_NOTHING)
 	want("the first session", peering.OfferingNothing, 0, 1)
 	s.Started(peer, 2)
-	hear(ententev1.PeerState_LENDING_SOMETHING)
+	receive(ententev1.PeerState_LENDING_SOMETHING)
 	s.Ended(peer, 1)
 	want("the first ended after the second began", peering.OfferingSomething, 0, 2)
 	s.Changed(peer)
 	want("after a change", peering.OfferingSomething, 1, 2)
 	s.Ended(peer, 2)
-	want("none is left", peering.OfferingUnknown, 1, 3)
+	want("no session is left", peering.OfferingUnknown, 1, 3)
 	unwatch()
 	unwatchOffering()
 	s.Changed(peer)
-	want("nobody watches", peering.OfferingUnknown, 1, 3)
+	want("without watchers", peering.OfferingUnknown, 1, 3)
 	if len(s.peers) != 0 {
 		t.Errorf("%d peers are remembered", len(s.peers))
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 )
 
-// LeftOut is for how long a provider that ended a contract is not asked again by
-// a PeeringRequest that can choose.
+// LeftOut is how long a PeeringRequest that can choose does not ask a provider again
+// that ended its contract.
 const LeftOut = 10 * time.Minute
 
 // Eligible returns the clusters that a PeeringRequest with a selector may ask now,
-// by name, and why others that match are left out. contracts are those that it
-// had.
+// sorted by name, and why other clusters that match are left out. contracts are the
+// request's.
 func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract, now time.Time) (ask []*v1alpha1.ForeignCluster, not []string) {
 	selector, err := metav1.LabelSelectorAsSelector(s.Spec.ClusterSelector)
 	if err != nil {
@@ -33,7 +33,7 @@ func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contr
 			continue
 		}
 		if s.LeavesOut(fc.Name) {
-			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to have it asked again", fc.Name, v1alpha1.AnnotationLeftOut))
+			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to ask it again", fc.Name, v1alpha1.AnnotationLeftOut))
 			continue
 		}
 		if why := Unusable(fc); why != "" {
@@ -53,7 +53,7 @@ func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contr
 	return ask, not
 }
 
-// Unusable says why a cluster cannot be asked now; empty is that it can.
+// Unusable returns why a cluster cannot be asked now; empty if it can.
 func Unusable(fc *v1alpha1.ForeignCluster) string {
 	switch {
 	case !fc.DeletionTimestamp.IsZero():
@@ -66,7 +66,7 @@ func Unusable(fc *v1alpha1.ForeignCluster) string {
 	return ""
 }
 
-// outUntil is until when a cluster is left out, because of contracts that it
+// outUntil returns until when a cluster is left out because of contracts that it
 // ended.
 func outUntil(fc *v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract) time.Time {
 	var until time.Time

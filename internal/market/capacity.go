@@ -16,7 +16,7 @@ import (
 // Supply sums up this cluster's nodes and pods, before anything of it is
 // reserved.
 type Supply struct {
-	// nodes are those that take pods, if these tolerate their taints.
+	// nodes are those that take pods which tolerate their taints.
 	nodes []nodeSupply
 	// used is what the offloaded pods of each contract request, wherever they are.
 	used map[string]corev1.ResourceList
@@ -25,7 +25,7 @@ type Supply struct {
 // nodeSupply is a node that takes pods.
 type nodeSupply struct {
 	labels map[string]string
-	// taints keep off it whoever does not tolerate them.
+	// taints keep pods off that do not tolerate them.
 	taints []corev1.Taint
 	// free is what this cluster's own pods leave of it. It may be below zero.
 	free corev1.ResourceList
@@ -33,9 +33,9 @@ type nodeSupply struct {
 	offloaded map[string]corev1.ResourceList
 }
 
-// NewSupply sorts out what there is. Virtual nodes are another cluster's. Nodes
-// that take no pods count for nothing: cordoned ones, and those that are not ready.
-// One with a taint counts for those alone whose pods tolerate it.
+// NewSupply sums up nodes and pods. Virtual nodes belong to other clusters and do not count.
+// Nor do nodes that take no pods: cordoned ones, and those that are not ready. A node
+// with a taint counts only for contracts whose pods tolerate it.
 func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 	s := Supply{used: map[string]corev1.ResourceList{}}
 	index := map[string]int{}
@@ -73,7 +73,7 @@ func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 	return s
 }
 
-// Ended says whether a pod takes nothing any more.
+// Ended reports whether a pod no longer takes resources.
 func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
@@ -100,7 +100,7 @@ func OffloadedBy(p *corev1.Pod) string {
 	return p.Labels[v1alpha1.LabelContract]
 }
 
-// TakesPods says whether pods can come to a node, if they tolerate its taints.
+// TakesPods reports whether pods that tolerate a node's taints can come to it.
 func TakesPods(n *corev1.Node) bool {
 	if n.Spec.Unschedulable || !n.DeletionTimestamp.IsZero() {
 		return false
@@ -110,7 +110,7 @@ func TakesPods(n *corev1.Node) bool {
 	})
 }
 
-// Taints returns the taints of a node that keep off it whoever does not tolerate them.
+// Taints returns the taints of a node that keep pods off that do not tolerate them.
 func Taints(n *corev1.Node) []corev1.Taint {
 	var out []corev1.Taint
 	for _, t := range n.Spec.Taints {
@@ -121,17 +121,17 @@ func Taints(n *corev1.Node) []corev1.Taint {
 	return out
 }
 
-// open says whether pods with these tolerations can come to the node.
+// open reports whether pods with these tolerations can come to the node.
 func (n *nodeSupply) open(tolerations []corev1.Toleration) bool {
 	return !slices.ContainsFunc(n.taints, func(taint corev1.Taint) bool {
 		return !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) })
 	})
 }
 
-// free returns what the nodes that are in have free, where the contracts that
-// reserve let their pods use what they reserve. The pods of a contract that reserves
-// nothing any more take what they request until they are gone. A node that is
-// overfull takes nothing from others.
+// free returns what the nodes that are in have free. Pods of contracts with a reservation use
+// what is reserved, so their requests count as free. Pods of a contract whose reservation
+// is gone take what they request until they are gone. A node whose requests exceed its
+// capacity takes nothing from others.
 func (s Supply) free(in []bool, reserves func(contract string) bool) peering.Resources {
 	sum := corev1.ResourceList{}
 	for i := range s.nodes {
@@ -157,7 +157,7 @@ func (s Supply) free(in []bool, reserves func(contract string) bool) peering.Res
 	return amounts(sum)
 }
 
-// matching says which nodes have the labels, and take pods with the tolerations.
+// matching returns which nodes have the labels, and take pods with the tolerations.
 func (s Supply) matching(selector map[string]string, tolerations []corev1.Toleration) []bool {
 	out := make([]bool, len(s.nodes))
 	for i := range s.nodes {
@@ -201,8 +201,8 @@ func (s Supply) architectures(in []bool) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// amounts returns amounts as values of package peering. What those cannot say is
-// left out: one odd device of one node is no reason to offer nothing.
+// amounts returns amounts as values of package peering, without those that it cannot
+// represent: an odd device of one node must not keep the rest from being offered.
 func amounts(list corev1.ResourceList) peering.Resources {
 	out := make(peering.Resources, len(list))
 	for name, amount := range list {
@@ -226,7 +226,7 @@ func add(to, amounts corev1.ResourceList) corev1.ResourceList {
 	return to
 }
 
-// sub takes amounts away from what is there; what is not there stays so.
+// sub subtracts amounts from those that are there; others are ignored.
 func sub(from, amounts corev1.ResourceList) {
 	for name, amount := range amounts {
 		if left, ok := from[name]; ok {

@@ -28,7 +28,7 @@ func TestSupplyCountsWhatIsFree(t *testing.T) {
 		"a pod that is ending takes it still":       {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} })}, want: "cpu=3, memory=7Gi, pods=109"},
 		"a pod that succeeded takes nothing":        {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Phase(corev1.PodSucceeded))}, want: full},
 		"a pod that failed takes nothing":           {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Phase(corev1.PodFailed))}, want: full},
-		"a pod that nobody placed takes nothing":    {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("")}, want: full},
+		"a pod without a node takes nothing":        {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("")}, want: full},
 		"an offloaded pod uses what is granted":     {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Offloaded("held"))}, want: full},
 		"after the contract's end it takes its own": {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Offloaded("over"))}, want: "cpu=3, memory=7Gi, pods=109"},
 		"a label alone makes no pod an offloaded one": {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", func(p *corev1.Pod) {
@@ -49,7 +49,7 @@ func TestSupplyCountsWhatIsFree(t *testing.T) {
 			})},
 			want: "cpu=4, memory=15Gi, pods=219",
 		},
-		"what cannot be said of a device is left out": {
+		"a device that cannot be represented is left out": {
 			nodes: []corev1.Node{fixture.Node("a", func(n *corev1.Node) {
 				n.Status.Allocatable["odd.example/x"] = resource.MustParse("1e3")
 				n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2")
@@ -141,7 +141,7 @@ func TestANodeIsOpenToWhoeverToleratesItsTaints(t *testing.T) {
 		"both of two":                   {tainted(gpu, shared), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}, {Key: "shared", Operator: "Exists"}}, true},
 		"one that would rather not":     {tainted(corev1.Taint{Key: "x", Effect: "PreferNoSchedule"}), nil, true},
 		"more than there is to":         {tainted(), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, true},
-		"what Kubernetes says of it":    {tainted(corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: "NoSchedule"}), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+		"a taint of Kubernetes itself":  {tainted(corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: "NoSchedule"}), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
 		"one that is cordoned besides":  {fixture.Node("n", func(n *corev1.Node) { n.Spec.Unschedulable, n.Spec.Taints = true, []corev1.Taint{gpu} }), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
 		"a virtual node, whatever else": {fixture.Node("n", func(n *corev1.Node) { n.Labels[v1alpha1.LabelVirtualNode], n.Spec.Taints = "true", []corev1.Taint{gpu} }), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
 	} {

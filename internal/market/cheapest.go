@@ -14,15 +14,15 @@ type Candidate struct {
 	Peer peering.ClusterID
 	// Hourly is what the whole costs an hour.
 	Hourly peering.Money
-	// RoundTrip is that to the provider; zero if it is not known.
+	// RoundTrip is the round-trip time to the provider; 0 while it is not measured.
 	RoundTrip time.Duration
 }
 
-// Cheapest returns the indexes of candidates, best first: what is free of charge,
-// then what is priced in currency, by price, then the other currencies, of which
-// nobody knows what they are worth. Of equal ones the nearest is better, then
-// the lower ID. Without a currency that of the first candidate with a price
-// counts.
+// Cheapest returns the indexes of candidates, best first: those free of charge,
+// then those priced in currency, by price, then those in other currencies, whose
+// exchange rates are unknown. Among equal candidates the nearest is first, then
+// the lower ID. An empty currency means that of the first candidate with a
+// price.
 func Cheapest(c []Candidate, currency string) []int {
 	for i := 0; currency == "" && i < len(c); i++ {
 		currency = c[i].Hourly.Currency
@@ -53,7 +53,7 @@ func Cheapest(c []Candidate, currency string) []int {
 	return order
 }
 
-// paid is the currency in which something is paid at all.
+// paid returns the currency of an amount; empty if it is zero.
 func paid(m peering.Money) string {
 	if m.Amount.IsZero() {
 		return ""
@@ -61,7 +61,7 @@ func paid(m peering.Money) string {
 	return m.Currency
 }
 
-// distance is the round trip, the longest there is where it is not known.
+// distance returns the round-trip time, the longest possible while it is not measured.
 func distance(c Candidate) time.Duration {
 	if c.RoundTrip <= 0 {
 		return math.MaxInt64

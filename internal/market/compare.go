@@ -11,14 +11,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// backdate is how far a contract begins before it is signed, so that a
-// provider whose clock is a little behind takes it up at once.
+// backdate is how long before its signature a contract begins, so that it is in force at
+// once for a provider whose clock is slightly behind.
 const backdate = time.Minute
 
-// BeginOf is when a contract begins that is signed now.
+// BeginOf returns when a contract that is signed now begins.
 func BeginOf(now time.Time) time.Time { return now.UTC().Add(-backdate).Truncate(time.Second) }
 
-// EndOf is when a contract ends that an offer makes when it is signed now.
+// EndOf returns when the contract of an offer that is signed now ends.
 func EndOf(offer peering.Advertisement, now time.Time) time.Time {
 	end := BeginOf(now).Add(offer.Duration)
 	if !offer.NotAfter.IsZero() && offer.NotAfter.Before(end) {
@@ -27,7 +27,7 @@ func EndOf(offer peering.Advertisement, now time.Time) time.Time {
 	return end
 }
 
-// TermsOf returns the contract that an offer makes when it is signed now.
+// TermsOf returns the terms of the contract of an offer that is signed now.
 func TermsOf(offer peering.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
 	return peering.Terms{
 		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: offer.Revision, Previous: offer.PreviousHash,
@@ -35,17 +35,17 @@ func TermsOf(offer peering.Advertisement, consumer, provider peering.Party, now 
 	}
 }
 
-// Agreed is what an offer is compared with besides the ask.
+// Agreed is what was agreed before, with which an offer is compared as with the ask.
 type Agreed struct {
-	// Held is the contract that the offer revises; nil for a new one.
-	Held *peering.Terms
-	// Price is what the newest contract of the request with this provider costs; nil if
-	// there was none.
+	// Contract is the contract that the offer revises; nil for a new one.
+	Contract *peering.Terms
+	// Price is that of the request's newest contract with this provider; nil if there was
+	// no contract.
 	Price *peering.PriceList
 }
 
-// AgreedBefore is what a request agreed on before with a provider, where it has no
-// contract with it now. Prices that cannot be read were agreed on by nobody.
+// AgreedBefore returns what a request without a contract agreed on before with a provider.
+// Prices that cannot be read count as free of charge.
 func AgreedBefore(s *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster) Agreed {
 	if s.Status.Agreed == nil || s.Status.Agreed.ClusterID != fc.Spec.ClusterID {
 		return Agreed{}
@@ -57,33 +57,33 @@ func AgreedBefore(s *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster) Agree
 	return Agreed{Price: &price}
 }
 
-// Unacceptable says in what an offer is worse than the ask, or than what was agreed
-// before; nil is in nothing. The provider said that it decided by the ask; this is
-// where it is not believed.
+// Unacceptable returns how an offer is worse than the ask, or than what was agreed
+// before; nil if it is not. The consumer does not rely on the provider for
+// this.
 func Unacceptable(ask peering.Ask, offer peering.Advertisement, before Agreed, now time.Time) error {
-	worse := cmp.Or(Worse(ask, offer.Grant, before.Held), short(ask, offer, before.Held, now))
+	worse := cmp.Or(Worse(ask, offer.Grant, before.Contract), short(ask, offer, before.Contract, now))
 	if worse != "" {
 		return peering.Errorf(peering.ReasonContractMismatch, "the provider offers something else than was asked for: %s", worse)
 	}
-	dear := tooDear(ask.PriceCeiling, offer.Grant)
-	if dear == "" && ask.PriceCeiling.IsNone() && before.Price != nil {
-		dear = dearer(*before.Price, offer.Grant)
+	price := aboveCeiling(ask.PriceCeiling, offer.Grant)
+	if price == "" && ask.PriceCeiling.IsNone() && before.Price != nil {
+		price = abovePrevious(*before.Price, offer.Grant)
 	}
-	if dear != "" {
-		return peering.Errorf(peering.ReasonPriceAboveCeiling, "the provider offers it at another price: %s", dear)
+	if price != "" {
+		return peering.Errorf(peering.ReasonPriceAboveCeiling, "the provider offers it at another price: %s", price)
 	}
 	return nil
 }
 
-// Worse says in what a grant is worse than the ask, or than the contract that it is
-// to revise; empty is in nothing.
-func Worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
+// Worse returns how a grant is worse than the ask, or than current, the contract that it
+// revises; empty if it is not.
+func Worse(ask peering.Ask, g peering.Grant, current *peering.Terms) string {
 	for name, amount := range ask.Resources {
 		if got := g.Resources[name]; got.Cmp(amount) != 0 {
 			return fmt.Sprintf("%s of %s instead of %s", got, name, amount)
 		}
 	}
-	// Pods that were not asked for limit what there is; anything else would be paid for.
+	// A number of pods that was not asked for is a limit; any other resource would be paid for.
 	for name := range g.Resources {
 		if _, named := ask.Resources[name]; !named && len(ask.Resources) > 0 && name != peering.Pods {
 			return "resources that were not asked for"
@@ -99,11 +99,11 @@ func Worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 		return fmt.Sprintf("pool %q instead of %q: a provider that names none may be too old to know pools", g.Pool, ask.Pool)
 	case ask.Duration > 0 && g.Duration > ask.Duration:
 		return fmt.Sprintf("for %s instead of %s", g.Duration, ask.Duration)
-	case held != nil && stricter(g.PodSecurity, held.PodSecurity):
-		return fmt.Sprintf("Pod Security level %s instead of the %s that holds now: pods that run would be refused", g.PodSecurity, held.PodSecurity)
+	case current != nil && stricter(g.PodSecurity, current.PodSecurity):
+		return fmt.Sprintf("Pod Security level %s instead of the current %s: running pods would be refused", g.PodSecurity, current.PodSecurity)
 	}
-	if held != nil && !g.LimitRange.Equal(held.LimitRange) {
-		return "the limit range differs from the one that holds now: pods that run would count differently"
+	if current != nil && !g.LimitRange.Equal(current.LimitRange) {
+		return "the limit range differs from the current one: running pods would count differently"
 	}
 	for key, value := range ask.NodeSelector {
 		if got, ok := g.NodeSelector[key]; !ok || got != value {
@@ -123,23 +123,23 @@ func Worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 	return ""
 }
 
-// short says that an offer is of a contract that ends before it can be of use, and
-// would be renewed all the time; empty is that it is not. Who asks for less than
-// minDuration gets it, and a contract in force may be revised up to its end.
-func short(ask peering.Ask, offer peering.Advertisement, held *peering.Terms, now time.Time) string {
+// short returns how an offer's contract is too short to be of use, and would be renewed all
+// the time; empty if it is not. An ask for less than minDuration accepts less, and a contract
+// in force may be revised up to its end.
+func short(ask peering.Ask, offer peering.Advertisement, current *peering.Terms, now time.Time) string {
 	least := minDuration
 	if ask.Duration > 0 {
 		least = min(least, ask.Duration)
 	}
-	if offer.Duration >= least && EndOf(offer, now).Sub(BeginOf(now)) >= least || held != nil && !EndOf(offer, now).Before(held.NotAfter) {
+	if offer.Duration >= least && EndOf(offer, now).Sub(BeginOf(now)) >= least || current != nil && !EndOf(offer, now).Before(current.NotAfter) {
 		return ""
 	}
 	return fmt.Sprintf("for %s, and less than %s is taken only if spec.duration asks for it", max(EndOf(offer, now).Sub(BeginOf(now)), 0), least)
 }
 
-// dearer says in what a grant costs more than was agreed before; empty is in nothing.
-// Each resource counts by itself: which of them are used is known later.
-func dearer(before peering.PriceList, g peering.Grant) string {
+// abovePrevious returns how a grant costs more than was agreed before; empty if it does not.
+// Each resource counts by itself, since it is not known yet which will be used.
+func abovePrevious(before peering.PriceList, g peering.Grant) string {
 	for _, name := range g.Resources.Names() {
 		now, was := g.Price.PerHour[name], before.PerHour[name]
 		switch {
@@ -155,23 +155,23 @@ func dearer(before peering.PriceList, g peering.Grant) string {
 	return ""
 }
 
-// tooDear says in what a grant costs more than the ceiling; empty is in nothing.
-func tooDear(ceiling peering.Money, g peering.Grant) string {
+// aboveCeiling returns how a grant costs more than the ceiling; empty if it does not.
+func aboveCeiling(ceiling peering.Money, g peering.Grant) string {
 	hourly, err := g.Price.Hourly(g.Resources)
 	switch {
 	case err != nil:
-		return "a price that cannot be told: " + err.Error()
+		return "a price that cannot be computed: " + err.Error()
 	case ceiling.IsNone() || hourly.Amount.IsZero():
 		return ""
 	case hourly.Currency != ceiling.Currency:
-		return fmt.Sprintf("a price of %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+		return fmt.Sprintf("a price of %s an hour, and the ceiling is %s: the currencies differ", hourly, ceiling)
 	case hourly.Amount.Cmp(ceiling.Amount) > 0:
 		return fmt.Sprintf("a price of %s an hour, more than the ceiling of %s", hourly, ceiling)
 	}
 	return ""
 }
 
-// stricter says whether a Pod Security level refuses more than another.
+// stricter reports whether a Pod Security level refuses more than another.
 func stricter(a, b peering.PodSecurity) bool {
 	levels := []peering.PodSecurity{peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted}
 	return slices.Index(levels, a) > slices.Index(levels, b)

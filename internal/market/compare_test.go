@@ -22,7 +22,7 @@ func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 			Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"), NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
 		},
 	}
-	held := &peering.Terms{Clauses: peering.Clauses{PodSecurity: peering.PodSecurityBaseline}}
+	current := &peering.Terms{Clauses: peering.Clauses{PodSecurity: peering.PodSecurityBaseline}}
 	for name, tc := range map[string]struct {
 		change func(*peering.Grant)
 		why    string // empty: it is as good
@@ -40,25 +40,25 @@ func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 		"longer":                     {func(g *peering.Grant) { g.Duration = 2 * time.Hour }, "instead of 1h"},
 		"without a tunnel":           {func(g *peering.Grant) { g.Network = false }, "network"},
 		"above the ceiling":          {func(g *peering.Grant) { g.Price = eur(t, "cpu", "0.100000001") }, "ceiling"},
-		"in another currency":        {func(g *peering.Grant) { g.Price.Currency = "USD" }, "two currencies"},
-		"at a price beyond counting": {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be told"},
+		"in another currency":        {func(g *peering.Grant) { g.Price.Currency = "USD" }, "the currencies differ"},
+		"at a price beyond counting": {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be computed"},
 		"on other nodes":             {func(g *peering.Grant) { g.NodeSelector = map[string]string{"gpu": "t4"} }, "gpu=a100"},
 		"on any nodes":               {func(g *peering.Grant) { g.NodeSelector = nil }, "gpu=a100"},
 		"of a pool":                  {func(g *peering.Grant) { g.Pool = "gpu" }, "pool \"gpu\" instead of \"\""},
 		"without the runtime class":  {func(g *peering.Grant) { g.RuntimeClasses = []string{"kata"} }, "gvisor"},
 		"without the storage class":  {func(g *peering.Grant) { g.StorageClasses = nil }, "fast"},
-		"with other bounds than hold now": {func(g *peering.Grant) {
+		"with other bounds than the current": {func(g *peering.Grant) {
 			g.LimitRange = peering.LimitRange{DefaultRequest: resourcesOf(t, map[string]string{"cpu": "1"})}
 		}, "limit range"},
-		"stricter than what holds now": {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityRestricted }, "Pod Security"},
+		"stricter than the current": {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityRestricted }, "Pod Security"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := good
 			tc.change(&g)
-			got := Unacceptable(ask, peering.Advertisement{Grant: g}, Agreed{Held: held}, now)
+			got := Unacceptable(ask, peering.Advertisement{Grant: g}, Agreed{Contract: current}, now)
 			if (got == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(got), tc.why) {
-				t.Errorf("it says %q, want %q in it", got, tc.why)
+				t.Errorf("got %q, want %q in it", got, tc.why)
 			}
 		})
 	}
@@ -89,13 +89,13 @@ func TestUnacceptableRefusesADearerOffer(t *testing.T) {
 		"as before":                              {price: was, before: &was},
 		"cheaper":                                {price: eur(t, "cpu", "0.05", "memory", "0.01"), before: &was},
 		"free":                                   {before: &was},
-		"dearer":                                 {price: eur(t, "cpu", "0.100000001", "memory", "0.01"), before: &was, why: "0.1 before; set spec.priceCeiling"},
-		"dearer in one, cheaper in all":          {price: eur(t, "cpu", "0.01", "memory", "0.02"), before: &was, why: "memory"},
-		"dearer in what is not granted":          {price: eur(t, "cpu", "0.1", "nvidia.com/gpu", "9"), before: &was},
+		"abovePrevious":                          {price: eur(t, "cpu", "0.100000001", "memory", "0.01"), before: &was, why: "0.1 before; set spec.priceCeiling"},
+		"abovePrevious in one, cheaper in all":   {price: eur(t, "cpu", "0.01", "memory", "0.02"), before: &was, why: "memory"},
+		"abovePrevious in what is not granted":   {price: eur(t, "cpu", "0.1", "nvidia.com/gpu", "9"), before: &was},
 		"no longer free":                         {price: was, before: &peering.PriceList{}, why: "free of charge"},
 		"in another currency":                    {price: peering.PriceList{Currency: "USD", PerHour: was.PerHour}, before: &was, why: "USD"},
-		"dearer, below the ceiling":              {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "1"},
-		"dearer, above the ceiling":              {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "0.5", why: "ceiling of EUR 0.5"},
+		"abovePrevious, below the ceiling":       {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "1"},
+		"abovePrevious, above the ceiling":       {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "0.5", why: "ceiling of EUR 0.5"},
 		"in the currency of the ceiling instead": {price: eur(t, "cpu", "0.01"), before: &peering.PriceList{Currency: "USD", PerHour: was.PerHour}, ceiling: "1"},
 	} {
 		ask, g := peering.Ask{}, grant
@@ -115,12 +115,12 @@ func TestUnacceptableRefusesAShortContract(t *testing.T) {
 	grant := func(d time.Duration) peering.Grant {
 		return peering.Grant{Duration: d, Clauses: peering.Clauses{Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"})}}
 	}
-	held := &peering.Terms{NotAfter: now.Add(2 * time.Minute)}
+	current := &peering.Terms{NotAfter: now.Add(2 * time.Minute)}
 	for name, tc := range map[string]struct {
-		asked time.Duration
-		offer peering.Advertisement
-		held  *peering.Terms
-		ok    bool
+		asked   time.Duration
+		offer   peering.Advertisement
+		current *peering.Terms
+		ok      bool
 	}{
 		"as the provider likes":                  {0, peering.Advertisement{Grant: grant(minDuration)}, nil, true},
 		"shorter than is of use":                 {0, peering.Advertisement{Grant: grant(minDuration - 1)}, nil, false},
@@ -129,10 +129,10 @@ func TestUnacceptableRefusesAShortContract(t *testing.T) {
 		"as short as was asked for":              {2 * time.Minute, peering.Advertisement{Grant: grant(2 * time.Minute)}, nil, true},
 		"shorter than that":                      {2 * time.Minute, peering.Advertisement{Grant: grant(time.Minute)}, nil, false},
 		"shorter than a long one that was asked": {10 * time.Hour, peering.Advertisement{Grant: grant(time.Minute)}, nil, false},
-		"revised until its end":                  {0, peering.Advertisement{Grant: grant(time.Hour), NotAfter: held.NotAfter}, held, true},
-		"revised to end at once":                 {0, peering.Advertisement{Grant: grant(time.Second), NotAfter: held.NotAfter}, held, false},
+		"revised until its end":                  {0, peering.Advertisement{Grant: grant(time.Hour), NotAfter: current.NotAfter}, current, true},
+		"revised to end at once":                 {0, peering.Advertisement{Grant: grant(time.Second), NotAfter: current.NotAfter}, current, false},
 	} {
-		err := Unacceptable(peering.Ask{Duration: tc.asked}, tc.offer, Agreed{Held: tc.held}, now)
+		err := Unacceptable(peering.Ask{Duration: tc.asked}, tc.offer, Agreed{Contract: tc.current}, now)
 		if (err == nil) != tc.ok || err != nil && !strings.Contains(err.Error(), "spec.duration") {
 			t.Errorf("%s: %v", name, err)
 		}

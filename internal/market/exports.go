@@ -22,18 +22,18 @@ const systemNamespaces = "kube-"
 // export is Services that a policy lets its peers import.
 type export struct {
 	Namespace string
-	// selects says which.
+	// selects reports whether a Service is one of them.
 	selects func(*corev1.Service) bool
 }
 
-// Exported is what the peers of one policy are told.
+// Exported is the Services that one policy exports.
 type Exported struct {
 	services []peering.OfferedService
-	// left is how many more they were told of, if there were not a limit.
+	// left is how many more there are beyond the limits.
 	left int
 }
 
-// readExports returns what a policy's services say.
+// readExports reads the field services of a policy.
 func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
 	var out []export
 	for i := range entries {
@@ -56,30 +56,30 @@ func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
 	return out, nil
 }
 
-// Exports returns the services that a policy lets its peers import, sorted, as
-// many as an offer may have. services is those of the namespaces that may be told
-// of, and inSet says which of them are exported to the cluster set of the policy.
+// Exports returns the Services that a policy lets its peers import, sorted, as
+// many as an offer may have. services is those of namespaces that are not closed, and
+// inSet reports which of them are exported to the cluster set of the policy.
 func Exports(of []export, services []corev1.Service, inSet func(*corev1.Service) bool) Exported {
-	told := map[string]peering.OfferedService{}
+	offeredServices := map[string]peering.OfferedService{}
 	var out Exported
 	for i := range services {
 		s := &services[i]
 		shared := inSet(s)
-		if Withheld(s) || !shared && !slices.ContainsFunc(of, func(e export) bool { return e.Namespace == s.Namespace && e.selects(s) }) {
+		if NeverExported(s) || !shared && !slices.ContainsFunc(of, func(e export) bool { return e.Namespace == s.Namespace && e.selects(s) }) {
 			continue
 		}
 		offered := OfferedService(s)
 		offered.InSet = shared
 		if wire.CheckService("", offered) != nil {
-			out.left++ // more ports than can be told
+			out.left++ // too many ports
 			continue
 		}
-		told[offered.Key()] = offered
+		offeredServices[offered.Key()] = offered
 	}
 	size := 0
-	for _, s := range slices.SortedFunc(maps.Values(told), peering.CompareServices) {
+	for _, s := range slices.SortedFunc(maps.Values(offeredServices), peering.CompareServices) {
 		if size += s.Size(); len(out.services) == peering.MaxServices || size > peering.MaxServicesSize {
-			out.left += len(told) - len(out.services)
+			out.left += len(offeredServices) - len(out.services)
 			break
 		}
 		out.services = append(out.services, s)
@@ -87,24 +87,24 @@ func Exports(of []export, services []corev1.Service, inSet func(*corev1.Service)
 	return out
 }
 
-// Withheld says whether a Service is never told of: one that only names another
-// name, one that came from another cluster, one that its owner keeps back, one that
-// ends, and the API server's.
-func Withheld(s *corev1.Service) bool {
+// NeverExported reports whether no policy exports a Service: one of type ExternalName, one that
+// came from another cluster, one whose label forbids it, one that is being deleted, and the
+// API server's.
+func NeverExported(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeExternalName ||
 		s.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager || s.Labels[v1alpha1.LabelExport] == "false" ||
 		!s.DeletionTimestamp.IsZero() || s.Namespace == corev1.NamespaceDefault && s.Name == "kubernetes"
 }
 
-// Closed says whether no Service of a namespace is told of: one that holds what
-// belongs to Kubernetes, to this agent (own is its namespace) or to a consumer, or
-// one that ends.
+// Closed reports whether no Service of a namespace is exported: the namespace belongs to
+// Kubernetes, to this agent (own is its namespace) or to a consumer, or is being
+// deleted.
 func Closed(n *corev1.Namespace, own string) bool {
 	return strings.HasPrefix(n.Name, systemNamespaces) || n.Name == own || n.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager ||
 		n.Labels[v1alpha1.LabelPeer] != "" || !n.DeletionTimestamp.IsZero()
 }
 
-// OfferedService is what is told of a Service.
+// OfferedService returns what offers contain of a Service.
 func OfferedService(s *corev1.Service) peering.OfferedService {
 	out := peering.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: peering.ServiceClusterSetIP}
 	if s.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -121,9 +121,9 @@ func OfferedService(s *corev1.Service) peering.OfferedService {
 	return out
 }
 
-// TellsOf returns the services that a peer is told of: those of the policy that
-// decides about it, if that accepts anything.
-func (m *Market) TellsOf(peer peering.ClusterID) Exported {
+// ExportsTo returns the Services that a peer may import: those of the policy that
+// selects it, if that accepts requests.
+func (m *Market) ExportsTo(peer peering.ClusterID) Exported {
 	_, l, err := m.PolicyOf(peer)
 	if err != nil || l.err != nil || l.Value.Accept == peering.Never {
 		return Exported{}
@@ -131,7 +131,7 @@ func (m *Market) TellsOf(peer peering.ClusterID) Exported {
 	return m.Exports[l.Value.Name]
 }
 
-// String says it for the provider's own people.
+// String returns a summary for the provider's administrators.
 func (e Exported) String() string {
 	if len(e.services)+e.left == 0 {
 		return ""

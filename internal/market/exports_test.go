@@ -56,7 +56,7 @@ func TestExportsSelectServicesByPolicy(t *testing.T) {
 		"by label":                       {[]v1alpha1.ServiceExports{{Namespace: "shop", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "edge"}}}}, "shop/cart", 0},
 		"by the absence of a label":      {[]v1alpha1.ServiceExports{{Namespace: "shop", Selector: selector(metav1.LabelSelectorRequirement{Key: "tier", Operator: metav1.LabelSelectorOpDoesNotExist})}}, "shop/db", 1},
 		"an empty selector is all":       {[]v1alpha1.ServiceExports{{Namespace: "shop", Selector: &metav1.LabelSelector{}}}, "shop/cart shop/db", 1},
-		"one twice is told once":         {[]v1alpha1.ServiceExports{{Namespace: "shop", Names: []string{"db"}}, {Namespace: "shop", Names: []string{"db", "cart"}}}, "shop/cart shop/db", 0},
+		"one twice is exported once":     {[]v1alpha1.ServiceExports{{Namespace: "shop", Names: []string{"db"}}, {Namespace: "shop", Names: []string{"db", "cart"}}}, "shop/cart shop/db", 0},
 		"several namespaces":             {[]v1alpha1.ServiceExports{{Namespace: "shop-2"}, {Namespace: "default"}, {Namespace: "shop", Names: []string{"cart"}}}, "default/web shop/cart shop-2/cart", 0},
 		"what is withheld not by name":   {[]v1alpha1.ServiceExports{{Namespace: "shop", Names: []string{"outside", "kept-back", "from-abroad", "ending"}}}, "", 0},
 		"nor the API server":             {[]v1alpha1.ServiceExports{{Namespace: "default", Names: []string{"kubernetes"}}}, "", 0},
@@ -71,7 +71,7 @@ func TestExportsSelectServicesByPolicy(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := Exports(of, all, none); keys(got.services) != tc.want || got.left != tc.left {
-				t.Errorf("told of %q and %d left, want %q and %d", keys(got.services), got.left, tc.want, tc.left)
+				t.Errorf("exported %q and %d left, want %q and %d", keys(got.services), got.left, tc.want, tc.left)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func TestExportsSelectServicesByPolicy(t *testing.T) {
 }
 
 // What is beyond the limits is left out from the end, so that the rest stays as it
-// is, and what is told is always taken.
+// is, and the receiver accepts what is sent.
 func TestExportsAreBounded(t *testing.T) {
 	t.Parallel()
 	of, err := readExports([]v1alpha1.ServiceExports{{Namespace: "shop"}})
@@ -113,14 +113,14 @@ func TestExportsAreBounded(t *testing.T) {
 			tc.want = len(got.services)
 		}
 		if len(got.services) != tc.want || tc.want == 0 || got.left != tc.services-tc.want || got.services[0].Name != "s-000" {
-			t.Errorf("%s: %d told, %d left, from %s", name, len(got.services), got.left, keys(got.services[:1]))
+			t.Errorf("%s: %d exported, %d left, from %s", name, len(got.services), got.left, keys(got.services[:1]))
 		}
-		heard, err := wire.OfferFrom(wire.OfferTo(peering.Offer{Services: got.services}, nil), peering.Offer{})
-		if err != nil || len(heard.Services) != len(got.services) {
-			t.Errorf("%s: heard %d, %v", name, len(heard.Services), err)
+		received, err := wire.OfferFrom(wire.OfferTo(peering.Offer{Services: got.services}, nil), peering.Offer{})
+		if err != nil || len(received.Services) != len(got.services) {
+			t.Errorf("%s: received %d, %v", name, len(received.Services), err)
 		}
 		if (got.left > 0) != strings.Contains(got.String(), "more are not") {
-			t.Errorf("%s: it says %q", name, got)
+			t.Errorf("%s: the summary is %q", name, got)
 		}
 	}
 }
@@ -134,13 +134,13 @@ func TestExportedServiceSaysItsPorts(t *testing.T) {
 		{Name: "http", Protocol: "TCP", Port: 80}, {Name: "dns", Protocol: "UDP", AppProtocol: "example.org/dns", Port: 53},
 	}}
 	if !got.Equal(want) {
-		t.Errorf("told %+v, want %+v", got, want)
+		t.Errorf("exported %+v, want %+v", got, want)
 	}
 }
 
 func none(*corev1.Service) bool { return false }
 
-// What is exported to a cluster set is told whether the policy lists it or not, and never what is withheld.
+// What is exported to a cluster set is offered whether the policy lists it or not, but never what is never exported.
 func TestAClusterSetAddsToWhatIsListed(t *testing.T) {
 	t.Parallel()
 	all := []corev1.Service{
@@ -156,7 +156,7 @@ func TestAClusterSetAddsToWhatIsListed(t *testing.T) {
 	}
 	got := Exports(of, all, set)
 	if keys(got.services) != "shop-2/cart shop/cart shop/db" && keys(got.services) != "shop/cart shop/db shop-2/cart" {
-		t.Errorf("told of %s", keys(got.services))
+		t.Errorf("exported %s", keys(got.services))
 	}
 	for _, s := range got.services {
 		if s.InSet != (s.Name == "cart") {

@@ -10,14 +10,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// level is nodes into which an ask has to fit, by what they have.
+// level is a set of nodes whose capacity an ask has to fit into.
 type level struct {
 	have peering.Capacity
-	// beyond says that they are not those of the ask's pool alone.
+	// beyond says that they include nodes outside the ask's pool.
 	beyond bool
 }
 
-// policy returns what a policy offers of the level.
+// policy returns the policy as it applies to the level.
 func (l level) policy(p peering.Policy) peering.Policy {
 	if l.beyond {
 		return beyond(p)
@@ -48,7 +48,7 @@ func (m *Market) findEverywhere() {
 	}
 }
 
-// nodesKey is one for the same labels and tolerations.
+// nodesKey returns the same key for the same labels and tolerations.
 func nodesKey(selector map[string]string, tolerations []corev1.Toleration) string {
 	keys := []string{selectorKey(selector)}
 	for _, t := range tolerations {
@@ -58,9 +58,9 @@ func nodesKey(selector map[string]string, tolerations []corev1.Toleration) strin
 	return strings.Join(keys, "; ")
 }
 
-// levels returns what an ask has to fit into, each: all nodes to which any pods can come, those to which its
-// own can, and the nodes of its pool. A contract counts on a level if it can run nowhere else. With
-// contracts whose nodes overlap the ask's, or the pool's, it has to fit into their union too.
+// levels returns the sets of nodes that an ask has to fit into, each: all nodes to which any pods can come, those
+// to which its own can, and the nodes of its pool. A contract counts on a level if it can run nowhere else. If
+// nodes of contracts overlap the ask's, or the pool's, the ask has to fit into their union, too.
 func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector map[string]string, except string) ([]level, error) {
 	tolerated := m.tolerations(peer, selector)
 	own := m.Supply.matching(selector, tolerated)
@@ -133,10 +133,10 @@ func sets(own, pool []bool, others map[string][]bool) [][]bool {
 	return out
 }
 
-// level returns the capacity of a set of nodes, which may be those of the policy's pool. others says which
-// nodes the contracts have. One on any nodes takes room on a level, and counts against a pool's limits on none.
-// One with the labels of a pool counts against its limits also where it has other nodes: what it tolerates may be no longer
-// what the pool does.
+// level returns the capacity of a set of nodes; pool says that they are those of the policy's pool. others is
+// the nodes of the contracts. A contract on any nodes takes room on a level, and counts against no pool's limits.
+// A contract with the labels of a pool counts against its limits even if it can run on other nodes: its tolerations
+// may no longer be those of the pool.
 func (m *Market) level(in []bool, pool bool, others map[string][]bool, peer peering.ClusterID, policy peering.Policy, except string) (peering.Capacity, error) {
 	have := peering.Capacity{
 		Free:           m.Supply.free(in, m.reserving()),
@@ -169,7 +169,7 @@ func (m *Market) level(in []bool, pool bool, others map[string][]bool, peer peer
 	return have, nil
 }
 
-// within says whether a has nodes, all of them of b.
+// within reports whether a has nodes, all of which b has.
 func within(a, b []bool) bool {
 	some := false
 	for i := range a {
@@ -181,7 +181,7 @@ func within(a, b []bool) bool {
 	return some
 }
 
-// union returns the nodes of both, and whether that is more than a.
+// union returns the nodes of both, and whether those are more than a.
 func union(a, b []bool) (both []bool, more bool) {
 	both = slices.Clone(a)
 	for i := range b {
@@ -191,8 +191,8 @@ func union(a, b []bool) (both []bool, more bool) {
 	return both, more
 }
 
-// overlap returns the union of two sets of nodes that overlap, if that is more
-// than a.
+// overlap returns the union of two sets of nodes, and whether they overlap and it is
+// more than a.
 func overlap(a, b []bool) (both []bool, more bool) {
 	shared := false
 	for i := range b {

@@ -2,10 +2,10 @@ package market
 
 import "time"
 
-// Limits of what is asked for, and what holds where a policy does not say, as in the
-// custom resource.
+// Limits of requests, and defaults of a policy's fields, as in the custom
+// resource.
 const (
-	// maxSelectors is how many different sets of nodes contracts may want, by labels and taints.
+	// maxSelectors is how many different sets of nodes contracts may have, by labels and tolerations.
 	maxSelectors = 64
 	// StartSkew is how far a contract's begin, or a statement's end, may differ from this
 	// clock.
@@ -14,7 +14,7 @@ const (
 	defaultPercent = 50
 	// defaultDuration is how long a contract lasts.
 	defaultDuration = 365 * 24 * time.Hour
-	// defaultNotice is how long pods may run on when this cluster ends it early.
+	// defaultNotice is how long pods may keep running when this cluster ends a contract early.
 	defaultNotice = time.Hour
 	// defaultStatementPeriod is how long a statement of use covers.
 	defaultStatementPeriod = time.Hour

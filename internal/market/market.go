@@ -14,46 +14,46 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Market is everything that decides what a peer may have, at one moment. It is
-// made once for all peers and only read then.
+// Market is everything that decisions on peers' requests depend on, at one moment. It is
+// built once for all peers and not changed afterwards.
 type Market struct {
 	Supply   Supply
 	Policies []Policy
 	Peers    map[peering.ClusterID]*v1alpha1.ForeignCluster
-	// RuntimeClasses and storageClasses are those that the cluster has.
+	// RuntimeClasses and StorageClasses are those that the cluster has.
 	RuntimeClasses, StorageClasses []string
 	reservations                   []Reservation
-	// Exports is what the peers of each policy are told of Services.
+	// Exports is the Services that each policy exports, by the policy's name.
 	Exports map[string]Exported
 
 	// everywhere is the nodes to which pods of any contract can come: those without taints, and those
-	// whose taints some contract's pods tolerate. all is their capacity, but for what single peers and
-	// policies hold of it.
+	// whose taints some contract's pods tolerate. all is their capacity, without what is reserved for single
+	// peers and by single policies.
 	everywhere []bool
 	all        peering.Capacity
 	byPolicy   map[string]peering.Resources
 	byPeer     map[peering.ClusterID]peering.Resources
 }
 
-// Reservation is what a contract or an offer holds back.
+// Reservation is what a contract grants or an advertisement promises.
 type Reservation struct {
 	Peer peering.ClusterID
-	// policy is the one that selects the peer now; empty if none does.
+	// policy is the one that selects the peer now; empty if no policy does.
 	policy   string
 	Contract string
 	Amounts  peering.Resources
 	// Selector is the labels of the nodes on which it runs.
 	Selector map[string]string
-	// Tolerations is what its pods tolerate by what it was signed with. What the policy adds now is
-	// not among them.
+	// Tolerations is what its pods tolerate as it was signed, without what the policy has added
+	// since.
 	Tolerations []corev1.Toleration
 	// on is the key of the nodes to which its pods can come.
 	on string
 }
 
-// New sums up. The reservations of one contract on the same nodes count as the
-// most of each: its old and its next revision are never in force at once, and
-// pods that its next revision has no room for run on.
+// New sums up reservations. Of those of one contract on the same nodes the larger amount
+// counts: its current and its next revision are never in force at once, and pods that
+// its next revision has no room for keep running.
 func New(m Market, all []Reservation) (*Market, error) {
 	m.byPolicy, m.byPeer = map[string]peering.Resources{}, map[peering.ClusterID]peering.Resources{}
 	m.all = peering.Capacity{Reserved: peering.Resources{}, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses}
@@ -123,11 +123,11 @@ func selectorKey(selector map[string]string) string {
 }
 
 func (m *Market) reserving() func(contract string) bool {
-	held := make(map[string]bool, len(m.reservations))
+	reserving := make(map[string]bool, len(m.reservations))
 	for _, h := range m.reservations {
-		held[h.Contract] = true
+		reserving[h.Contract] = true
 	}
-	return func(contract string) bool { return held[contract] }
+	return func(contract string) bool { return reserving[contract] }
 }
 
 // PolicyOf returns the policy that decides about a peer.
@@ -140,10 +140,10 @@ func (m *Market) PolicyOf(peer peering.ClusterID) (*v1alpha1.ForeignCluster, *Po
 	return fc, l, err
 }
 
-// Decide decides what a peer gets for an ask. What the contract named except
-// holds counts as free.
+// Decide decides what a peer gets for an ask. What is reserved for the contract except
+// counts as free.
 func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, except string) (peering.Grant, error) {
-	// First, as what levels says would tell which labels there are.
+	// First, since a refusal by levels would reveal which labels exist.
 	if err := policy.CheckNodes(ask.NodeSelector); err != nil && policy.Accept != peering.Never {
 		return peering.Grant{}, err
 	}
@@ -153,8 +153,8 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 	}
 	policy.NodeLabels = m.nodeLabels(peer, policy, ask.NodeSelector)
 	if _, named := ask.Resources[peering.Pods]; !named && len(levels) > 1 {
-		// As much as there is on every level, of all that is not named or of pods; then
-		// once more for the price of it.
+		// As much as there is on every level, of all resources that are not named or of pods;
+		// below once more, for its price.
 		free := ask
 		free.PriceCeiling = peering.Money{}
 		for i, l := range levels {
@@ -178,11 +178,11 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 }
 
 // Amend decides on the next revision of a contract, whose own amounts count as
-// free, and says how long it lasts at the latest; zero leaves that to the grant. It
-// lasts as long as the policy gives from now. What only gives back, or changes
-// nothing, never ends earlier for it, and keeps what the contract has, whatever the
-// policy says now. Where the policy does not renew, nothing ends later than the
-// contract does.
+// free, and returns when it ends at the latest; zero leaves that to the grant. It
+// lasts as long as the policy allows from now. A revision that only gives back, or changes
+// nothing, does not end earlier, and keeps what the contract has, whatever the
+// policy says now. If the policy does not renew, no revision ends later than the
+// contract.
 func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, old peering.Terms, now time.Time) (peering.Grant, time.Time, error) {
 	left := old.NotAfter.Sub(now).Truncate(time.Second)
 	_, fits := ask.Resources.Fits(old.Resources)
@@ -223,7 +223,7 @@ func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	policy.Duration = left
 	if len(more) > 0 {
 		grown := ask
-		// Of pods no more are asked for than that.
+		// No more pods than these are asked for.
 		grown.Resources, grown.PriceCeiling = more.KeepUnnamed(peering.Resources{peering.Pods: peering.Whole(0)}), peering.Money{}
 		if _, err := m.Decide(peer, grown, policy, old.ContractID); err != nil {
 			return peering.Grant{}, time.Time{}, err
@@ -239,10 +239,10 @@ func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	return g, old.NotAfter, err
 }
 
-// revised is the duration of a revision that does not end later than its contract,
-// of which left is left. It counts from the revision's begin, which may be earlier
-// than now by what clocks differ, so one that keeps the end gets as much more; the end
-// itself bounds it.
+// revised returns the duration of a revision that does not end later than its contract,
+// which has left to run. The duration counts from the revision's begin, which clock skew may
+// put before now, so a revision that keeps the end gets that much more; the end itself
+// bounds it.
 func revised(asked, wanted, left time.Duration) time.Duration {
 	if wanted < left {
 		return wanted
@@ -255,9 +255,9 @@ func revised(asked, wanted, left time.Duration) time.Duration {
 
 func sameAmounts(a, b peering.Resources) bool { return maps.Equal(a.Strings(), b.Strings()) }
 
-// Lessened returns the terms of a contract with what an ask gives back of it. It
-// fails if the ask wants anything more than that. It is the consumer's own, without the labels of a
-// pool, which may be of other nodes now, or of none.
+// Lessened returns the grant of a contract less what an ask gives back. It fails if the ask
+// asks for anything else. The ask is the consumer's own, without the labels of its pool: the
+// pool may have other nodes now, or be gone.
 func Lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant, bool) {
 	left := old.NotAfter.Sub(now).Truncate(time.Second)
 	if _, fits := ask.Resources.Fits(old.Resources); !fits || len(ask.Resources) == 0 || sameAmounts(ask.Resources, old.Resources) ||
@@ -285,9 +285,9 @@ func least(a, b peering.Resources) peering.Resources {
 	return out
 }
 
-// nodeLabels returns the labels that a virtual node gets: what its nodes have in
-// common of architecture, operating system and those by which peers may choose, what the policy
-// shows, and what was asked for.
+// nodeLabels returns the labels of a virtual node: those that its nodes have in common among
+// architecture, operating system and the labels by which peers may choose, those of the policy,
+// and those that were asked for.
 func (m *Market) nodeLabels(peer peering.ClusterID, policy peering.Policy, selector map[string]string) map[string]string {
 	in := m.Supply.matching(selector, m.tolerations(peer, selector))
 	out := map[string]string{}
@@ -313,12 +313,12 @@ func (m *Market) nodeLabels(peer peering.ClusterID, policy peering.Policy, selec
 	return out
 }
 
-// Offer returns what a peer would get now.
+// Offer returns what a peer is offered now.
 func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
-	out := peering.Offer{Services: m.TellsOf(peer).services}
+	out := peering.Offer{Services: m.ExportsTo(peer).services}
 	fc, l, err := m.PolicyOf(peer)
 	if err != nil {
-		out.Message = why(err)
+		out.Message = messageOf(err)
 		return out
 	}
 	ask, policy, err := l.In(peering.Ask{RequestID: "offer"})
@@ -332,10 +332,10 @@ func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 		}
 	}
 	if err != nil {
-		out.Message = why(err)
+		out.Message = messageOf(err)
 	}
 	if policy.Accept == peering.AfterApproval && (err == nil || len(out.Pools) > 0) {
-		// It changes with each decision, so that whoever waits for one asks again then.
+		// It changes with each decision, so that a consumer that waits for one asks again then.
 		approval := fmt.Sprintf("an administrator of the provider approves each request; of this cluster's, %d were approved and %d denied",
 			len(fc.Spec.ApprovedRequests), len(fc.Spec.DeniedRequests))
 		out.Message = strings.TrimPrefix(out.Message+"; "+approval, "; ")
@@ -343,7 +343,7 @@ func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 	return out
 }
 
-// describe adds to an offer what the cluster has besides amounts, of the nodes that are in.
+// describe adds architectures and storage classes to an offer, of the nodes that are in.
 func (m *Market) describe(out *peering.Offer, policy peering.Policy, in []bool) {
 	out.Architectures = m.Supply.architectures(in)
 	out.Architectures = out.Architectures[:min(len(out.Architectures), peering.MaxArchitectures)]
@@ -354,16 +354,16 @@ func (m *Market) describe(out *peering.Offer, policy peering.Policy, in []bool) 
 	}
 }
 
-// why says what an error of deciding says to the peer: nothing of the inside.
-func why(err error) string {
+// messageOf returns the text of a decision's error for the peer, without internal errors.
+func messageOf(err error) string {
 	if e, ok := errors.AsType[*peering.Error](err); ok {
 		return e.Message
 	}
-	return "the provider cannot tell now"
+	return "the provider cannot decide now"
 }
 
-// Explain says what bounds each resource of an ask: on each level the tightest
-// bound, of the levels the tightest.
+// Explain returns what bounds each resource of an ask: the tightest bound of all
+// levels.
 func (m *Market) Explain(peer peering.ClusterID, ask peering.Ask) []string {
 	_, l, err := m.PolicyOf(peer)
 	if err != nil || l.err != nil {

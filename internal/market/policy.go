@@ -22,17 +22,17 @@ type Policy struct {
 	Value    peering.Policy
 	// pools is the parts of the nodes that it offers by name; without any it offers all nodes.
 	pools []pool
-	// Exports is the Services that its peers are told of.
+	// Exports is the Services that its peers may import.
 	Exports []export
 	// set selects the namespaces that its peers share; nil means none.
 	set labels.Selector
-	// err says why it makes no sense. It then selects whom it selects, and offers
+	// err is what is wrong with it. It then still selects peers, and offers them
 	// nothing.
 	err error
 }
 
-// ReadPolicies reads policies, and puts them in the order in which they are asked:
-// what a policy peered with is its own, whatever others select.
+// ReadPolicies reads policies, and sorts them by precedence: a policy with automatic decides
+// about the clusters that it peered with, whatever others select.
 func ReadPolicies(list []v1alpha1.PeeringPolicy) []Policy {
 	out := make([]Policy, 0, len(list))
 	for i := range list {
@@ -110,7 +110,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	return out
 }
 
-// readLimits reads how much a policy offers. fail is told what makes no sense.
+// readLimits reads how much a policy offers. It calls fail for each invalid field.
 func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func(what string, err error)) {
 	set := func(to *int, from *int32) {
 		if from != nil {
@@ -144,16 +144,16 @@ func offeredClasses(policy *peering.Policy) []string {
 	return slices.Compact(out)
 }
 
-// selects says whether the policy is about a cluster.
-func (l *Policy) selects(fc *v1alpha1.ForeignCluster) bool {
-	s := l.Spec
+// selects reports whether the policy applies to a cluster, if no earlier one does.
+func (p *Policy) selects(fc *v1alpha1.ForeignCluster) bool {
+	s := p.Spec
 	if s.Automatic != nil {
-		return store.PeerOfPolicy(fc) == l.Value.Name
+		return store.PeerOfPolicy(fc) == p.Value.Name
 	}
 	if store.PeerOfPolicy(fc) != "" {
-		return false // not even while that policy is replaced, or peers by itself no longer
+		return false // not even while that policy is replaced, or no longer automatic
 	}
-	return l.selector.Matches(labels.Set(fc.Labels)) &&
+	return p.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
 		(len(s.Names) == 0 || fc.NameConfirmed() && slices.Contains(s.Names, fc.Name)) &&
 		(len(s.Found) == 0 || slices.Contains(s.Found, store.FoundBy(fc)))
@@ -162,9 +162,9 @@ func (l *Policy) selects(fc *v1alpha1.ForeignCluster) bool {
 // Selecting returns the policy that decides about a cluster: the first that
 // selects it.
 func Selecting(policies []Policy, fc *v1alpha1.ForeignCluster) (*Policy, error) {
-	i := slices.IndexFunc(policies, func(l Policy) bool { return l.selects(fc) })
+	i := slices.IndexFunc(policies, func(p Policy) bool { return p.selects(fc) })
 	if i < 0 {
-		return nil, peering.Errorf(peering.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to create one")
 	}
 	return &policies[i], nil
 }
@@ -182,18 +182,18 @@ func Unconfirmed(policies []Policy, fc *v1alpha1.ForeignCluster) string {
 }
 
 // Checked returns the policy as a value.
-func (l *Policy) Checked() (peering.Policy, error) {
-	if l.err != nil {
+func (p *Policy) Checked() (peering.Policy, error) {
+	if p.err != nil {
 		return peering.Policy{}, &peering.Error{
 			Reason:  peering.ReasonPolicyRefused,
-			Message: fmt.Sprintf("the provider's policy %q makes no sense; its administrator has to look at it", l.Value.Name),
-			Err:     l.err,
+			Message: fmt.Sprintf("the provider's policy %q is invalid; its administrator has to correct it", p.Value.Name),
+			Err:     p.err,
 		}
 	}
-	return l.Value, nil
+	return p.Value, nil
 }
 
-// readClusterSet returns what selects the namespaces of a cluster set.
+// readClusterSet returns the selector of a cluster set's namespaces.
 func readClusterSet(set *v1alpha1.ClusterSet) (labels.Selector, error) {
 	if set.NamespaceSelector == nil {
 		return labels.Everything(), nil
@@ -201,10 +201,10 @@ func readClusterSet(set *v1alpha1.ClusterSet) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(set.NamespaceSelector)
 }
 
-// HasSet says whether peers of this policy share any namespace.
-func (l *Policy) HasSet() bool { return l.set != nil && l.err == nil }
+// HasSet reports whether peers of this policy share any namespace.
+func (p *Policy) HasSet() bool { return p.set != nil && p.err == nil }
 
-// Shares says whether peers of this policy share a namespace. own is the agent's.
-func (l *Policy) Shares(n *corev1.Namespace, own string) bool {
-	return l.HasSet() && !Closed(n, own) && l.set.Matches(labels.Set(n.Labels))
+// Shares reports whether peers of this policy share a namespace. own is the agent's.
+func (p *Policy) Shares(n *corev1.Namespace, own string) bool {
+	return p.HasSet() && !Closed(n, own) && p.set.Matches(labels.Set(n.Labels))
 }

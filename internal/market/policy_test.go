@@ -51,8 +51,8 @@ func TestAutomaticPolicyDecidesAboutItsOwn(t *testing.T) {
 		"a policy of direction Use offers nothing": {[]Policy{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
 		"none while it is replaced":                {[]Policy{policy("a", all)}, ours, "", 0},
 		"none once it is another":                  {[]Policy{policy("zebra", all)}, ours, "", 0},
-		"a label alone says not":                   {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
-		"a person's label says not":                {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
+		"a label alone does not count":             {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
+		"a person's label does not count":          {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
 	} {
 		if name := Unconfirmed(tt.policies, &tt.fc); name != "" {
 			t.Errorf("with its name confirmed %s decides", name)

@@ -24,8 +24,8 @@ type pool struct {
 	tolerations []corev1.Toleration
 }
 
-// readPools reads the pools of a policy, which is read but for them. fail is told what makes no
-// sense.
+// readPools reads the pools of a policy whose other fields are read. It calls fail for each invalid
+// field.
 func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what string, err error)) []pool {
 	if len(spec) > peering.MaxPools {
 		fail("pools", fmt.Errorf("%d pools, more than %d", len(spec), peering.MaxPools))
@@ -80,26 +80,26 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 	return out
 }
 
-// In returns an ask for nodes, and the policy by which it is decided: both of the pool that it names.
-func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
-	value, err := l.Checked()
+// In returns an ask and its policy, both with the nodes and limits of the pool that the ask names.
+func (p *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
+	value, err := p.Checked()
 	switch {
 	case err != nil, value.Accept == peering.Never:
 		return ask, value, err
-	case len(l.pools) == 0 && ask.Pool == "":
+	case len(p.pools) == 0 && ask.Pool == "":
 		return ask, value, nil
 	}
 	name := cmp.Or(ask.Pool, v1alpha1.DefaultPool)
-	i := slices.IndexFunc(l.pools, func(p pool) bool { return p.name == name })
+	i := slices.IndexFunc(p.pools, func(p pool) bool { return p.name == name })
 	switch {
 	case i >= 0:
-		value = l.pools[i].value
-	case len(l.pools) == 0:
+		value = p.pools[i].value
+	case len(p.pools) == 0:
 		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers no pools to this peer: ask for none", value.Name)
 	case ask.Pool == "":
-		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers pools of its nodes: ask for one of %s", value.Name, l.poolNames())
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers pools of its nodes: ask for one of %s", value.Name, p.poolNames())
 	default:
-		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers no pool %s to this peer, but %s", value.Name, ask.Pool, l.poolNames())
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers no pool %s to this peer, but %s", value.Name, ask.Pool, p.poolNames())
 	}
 	if err := value.CheckNodes(ask.NodeSelector); err != nil {
 		return ask, value, err
@@ -114,16 +114,16 @@ func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	return ask, value, nil
 }
 
-// Tolerations returns what the pods of a contract tolerate that runs on nodes with these labels: kept is
-// what it was signed with, to which the pool of these nodes adds its own. A contract runs on as it was signed,
-// whatever became of the pool, and goes along where the nodes get a taint and the pool a toleration of it.
-func (l *Policy) Tolerations(kept []corev1.Toleration, nodes map[string]string) []corev1.Toleration {
-	if l.err != nil {
+// Tolerations returns what the pods of a contract on nodes with these labels tolerate: kept, which it
+// was signed with, and those of the pool of these nodes. So a contract keeps running as it was signed,
+// whatever happens to the pool, and also when the nodes get a taint and the pool a toleration of it.
+func (p *Policy) Tolerations(kept []corev1.Toleration, nodes map[string]string) []corev1.Toleration {
+	if p.err != nil {
 		return kept
 	}
-	for i := range l.pools {
-		if hasLabels(nodes, l.pools[i].value.Nodes) {
-			return joined(kept, l.pools[i].tolerations)
+	for i := range p.pools {
+		if hasLabels(nodes, p.pools[i].value.Nodes) {
+			return joined(kept, p.pools[i].tolerations)
 		}
 	}
 	return kept
@@ -140,17 +140,17 @@ func joined(a, b []corev1.Toleration) []corev1.Toleration {
 	return out
 }
 
-func (l *Policy) poolNames() string {
-	names := make([]string, len(l.pools))
-	for i, p := range l.pools {
+func (p *Policy) poolNames() string {
+	names := make([]string, len(p.pools))
+	for i, p := range p.pools {
 		names[i] = p.name
 	}
 	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
 
-// beyond returns the policy of a pool for a level that has other nodes, too: what all have free
-// bounds the ask, and the amounts of storage, which is of no node.
+// beyond returns the policy of a pool for a level that has other nodes, too: what all nodes have free
+// bounds the ask, and the amounts of storage, which belongs to no node.
 func beyond(p peering.Policy) peering.Policy {
 	storage := func(limits peering.Resources) peering.Resources {
 		out := peering.Resources{}
@@ -166,17 +166,17 @@ func beyond(p peering.Policy) peering.Policy {
 	return p
 }
 
-// offeredPools returns what a peer would get of each pool, by name, as much of it as an offer has
+// offeredPools returns what a peer is offered of each pool, by name, as many pools as an offer has
 // room for.
-func (m *Market) offeredPools(peer peering.ClusterID, l *Policy) []peering.OfferedPool {
-	if l.err != nil || l.Value.Accept == peering.Never {
+func (m *Market) offeredPools(peer peering.ClusterID, selected *Policy) []peering.OfferedPool {
+	if selected.err != nil || selected.Value.Accept == peering.Never {
 		return nil
 	}
 	var out []peering.OfferedPool
 	size := 0
-	for _, p := range l.pools {
+	for _, p := range selected.pools {
 		offered := peering.OfferedPool{Name: p.name, Price: p.value.Price}
-		ask, policy, err := l.In(peering.Ask{RequestID: "offer", Pool: p.name})
+		ask, policy, err := selected.In(peering.Ask{RequestID: "offer", Pool: p.name})
 		if err == nil {
 			policy.Approved = true
 			var g peering.Grant

@@ -57,13 +57,13 @@ func labelled(pairs ...string) func(*corev1.Node) {
 func marketOf(t interface {
 	Helper()
 	Fatal(...any)
-}, policy *v1alpha1.PeeringPolicy, nodes []corev1.Node, held ...Reservation,
+}, policy *v1alpha1.PeeringPolicy, nodes []corev1.Node, reserved ...Reservation,
 ) *Market {
 	t.Helper()
 	m := Market{Supply: NewSupply(nodes, nil), Policies: ReadPolicies([]v1alpha1.PeeringPolicy{*policy}), Peers: map[peering.ClusterID]*v1alpha1.ForeignCluster{
 		"p": {ObjectMeta: metav1.ObjectMeta{Name: "p"}}, "q": {ObjectMeta: metav1.ObjectMeta{Name: "q"}},
 	}}
-	out, err := New(m, held)
+	out, err := New(m, reserved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,29 +83,29 @@ func (m *Market) decide(peer peering.ClusterID, ask peering.Ask) (peering.Grant,
 	return m.Decide(peer, ask, policy, "")
 }
 
-func TestPoolsThatMakeNoSenseOfferNothing(t *testing.T) {
+func TestInvalidPoolsOfferNothing(t *testing.T) {
 	t.Parallel()
 	two := func(a, b map[string]v1alpha1.LabelValue) []v1alpha1.NodePool {
 		return []v1alpha1.NodePool{{Name: "a", NodeSelector: a}, {Name: "b", NodeSelector: b}}
 	}
 	type labels = map[string]v1alpha1.LabelValue
 	for name, tt := range map[string]struct {
-		pools []v1alpha1.NodePool
-		says  string
+		pools   []v1alpha1.NodePool
+		message string
 	}{
-		"two that are apart":      {two(labels{"kind": "x", "zone": "1"}, labels{"kind": "y", "zone": "1"}), ""},
-		"a label that one has":    {two(labels{"kind": "x"}, labels{"zone": "1"}), "a node may be in pool a, too"},
-		"one within the other":    {two(labels{"kind": "x"}, labels{"kind": "x", "zone": "1"}), "a node may be in pool a, too"},
-		"the same name twice":     {[]v1alpha1.NodePool{nodePool("a", "kind", "x"), nodePool("a", "kind", "y")}, "a node may be in pool a, too"},
-		"all nodes":               {two(nil, labels{"kind": "x"}), "a name and a nodeSelector"},
-		"no name":                 {[]v1alpha1.NodePool{nodePool("", "kind", "x")}, "a name and a nodeSelector"},
-		"a name that is no label": {[]v1alpha1.NodePool{nodePool("A.b", "kind", "x")}, "its name is not"},
-		"a label that is none":    {[]v1alpha1.NodePool{nodePool("a", "kind", "x y")}, "nodeSelector"},
-		"a price that is none": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) {
+		"two that are apart":         {two(labels{"kind": "x", "zone": "1"}, labels{"kind": "y", "zone": "1"}), ""},
+		"a label that one has":       {two(labels{"kind": "x"}, labels{"zone": "1"}), "a node may be in pool a, too"},
+		"one within the other":       {two(labels{"kind": "x"}, labels{"kind": "x", "zone": "1"}), "a node may be in pool a, too"},
+		"the same name twice":        {[]v1alpha1.NodePool{nodePool("a", "kind", "x"), nodePool("a", "kind", "y")}, "a node may be in pool a, too"},
+		"all nodes":                  {two(nil, labels{"kind": "x"}), "a name and a nodeSelector"},
+		"no name":                    {[]v1alpha1.NodePool{nodePool("", "kind", "x")}, "a name and a nodeSelector"},
+		"a name that is not a label": {[]v1alpha1.NodePool{nodePool("A.b", "kind", "x")}, "its name is not"},
+		"a malformed label":          {[]v1alpha1.NodePool{nodePool("a", "kind", "x y")}, "nodeSelector"},
+		"a malformed price": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) {
 			p.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "dear"}}
 		})}, "price"},
 		"a label of nodes that is not": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) { p.NodeLabels = map[string]string{"a b": ""} })}, "nodeLabels"},
-		"a toleration of everything":   {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Operator: "Exists"}))}, "one of all taints"},
+		"a toleration of everything":   {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Operator: "Exists"}))}, "tolerates all taints"},
 		"a toleration of virtual nodes": {[]v1alpha1.NodePool{
 			nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"})),
 		}, "it would be passed on to another provider"},
@@ -116,10 +116,10 @@ func TestPoolsThatMakeNoSenseOfferNothing(t *testing.T) {
 		_, err := p.Checked()
 		e := peering.AsError(err)
 		switch {
-		case tt.says == "" && err != nil:
+		case tt.message == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
-		case tt.says != "" && (err == nil || e.Err == nil || !strings.Contains(e.Err.Error(), tt.says)):
-			t.Errorf("%s: %v, want %q", name, e, tt.says)
+		case tt.message != "" && (err == nil || e.Err == nil || !strings.Contains(e.Err.Error(), tt.message)):
+			t.Errorf("%s: %v, want %q", name, e, tt.message)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestAPoolHasItsOwnTerms(t *testing.T) {
 		return out
 	}
 	all := peering.Resources{}
-	held := func(peer peering.ClusterID, amounts, pairs string) Reservation {
+	reserved := func(peer peering.ClusterID, amounts, pairs string) Reservation {
 		parsed := map[string]string{}
 		for a := range strings.SplitSeq(amounts, ", ") {
 			name, q, _ := strings.Cut(a, "=")
@@ -156,27 +156,27 @@ func TestAPoolHasItsOwnTerms(t *testing.T) {
 		return Reservation{Peer: peer, Contract: string(peer) + pairs, Amounts: resourcesOf(t, parsed), Selector: selector(pairs)}
 	}
 	for name, tt := range map[string]struct {
-		ask    peering.Ask
-		held   []Reservation
-		want   string
-		labels string
-		says   string
+		ask      peering.Ask
+		reserved []Reservation
+		want     string
+		labels   string
+		message  string
 	}{
-		"half of the GPU nodes":             {ask: peering.Ask{Pool: "gpu"}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
-		"who names none gets the default":   {ask: peering.Ask{}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
-		"or names it":                       {ask: peering.Ask{Pool: "default"}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
-		"some nodes of a pool":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("zone=a")}, want: "cpu=2, memory=4Gi, pods=55", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux zone=a"},
-		"the pool's own label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=gpu")}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
-		"another pool's label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=cpu")}, says: "choose no nodes by the label kind"},
-		"a label that is not to be known":   {ask: peering.Ask{NodeSelector: selector("secret=x")}, says: "choose no nodes by the label secret"},
-		"a pool that is not there":          {ask: peering.Ask{Pool: "spot"}, says: "offers no pool spot to this peer, but default, gpu"},
-		"what others hold of another pool":  {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("q", "cpu=8, memory=16Gi, pods=220", "kind=cpu"), held("p", "cpu=8, memory=16Gi, pods=220", "kind=cpu")}, want: "cpu=4, memory=8Gi, pods=110"},
-		"what it holds of this one":         {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("p", "cpu=1, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=7Gi, pods=100"},
-		"what it holds of a part of it":     {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{{Peer: "p", Contract: "x", Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: selector("kind=gpu", "zone=b")}}, want: "cpu=3, memory=8Gi, pods=110"},
-		"what another holds of this one":    {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("q", "cpu=5, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=8Gi, pods=110"},
-		"what another holds of any node":    {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{{Peer: "q", Contract: "any", Amounts: resourcesOf(t, map[string]string{"cpu": "18"}), Selector: nil}}, want: "cpu=2, memory=8Gi, pods=110"},
-		"more than the pool's own ceiling":  {ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "6"})}, says: "at most cpu 5"},
-		"as many pods as are the ask's due": {ask: peering.Ask{Pool: "gpu", Resources: resourcesOf(t, map[string]string{"cpu": "2"})}, want: "cpu=2, pods=55"},
+		"half of the GPU nodes":                  {ask: peering.Ask{Pool: "gpu"}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
+		"an ask without a pool gets the default": {ask: peering.Ask{}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
+		"or names it":                            {ask: peering.Ask{Pool: "default"}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
+		"some nodes of a pool":                   {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("zone=a")}, want: "cpu=2, memory=4Gi, pods=55", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux zone=a"},
+		"the pool's own label":                   {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=gpu")}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
+		"another pool's label":                   {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=cpu")}, message: "choose no nodes by the label kind"},
+		"a label that is not selectable":         {ask: peering.Ask{NodeSelector: selector("secret=x")}, message: "choose no nodes by the label secret"},
+		"a pool that is not there":               {ask: peering.Ask{Pool: "spot"}, message: "offers no pool spot to this peer, but default, gpu"},
+		"what others have of another pool":       {ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{reserved("q", "cpu=8, memory=16Gi, pods=220", "kind=cpu"), reserved("p", "cpu=8, memory=16Gi, pods=220", "kind=cpu")}, want: "cpu=4, memory=8Gi, pods=110"},
+		"what it has of this one":                {ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{reserved("p", "cpu=1, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=7Gi, pods=100"},
+		"what it has of a part of it":            {ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{{Peer: "p", Contract: "x", Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: selector("kind=gpu", "zone=b")}}, want: "cpu=3, memory=8Gi, pods=110"},
+		"what another has of this one":           {ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{reserved("q", "cpu=5, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=8Gi, pods=110"},
+		"what another has of any node":           {ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{{Peer: "q", Contract: "any", Amounts: resourcesOf(t, map[string]string{"cpu": "18"}), Selector: nil}}, want: "cpu=2, memory=8Gi, pods=110"},
+		"more than the pool's own ceiling":       {ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "6"})}, message: "at most cpu 5"},
+		"as many pods as are the ask's due":      {ask: peering.Ask{Pool: "gpu", Resources: resourcesOf(t, map[string]string{"cpu": "2"})}, want: "cpu=2, pods=55"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -184,10 +184,10 @@ func TestAPoolHasItsOwnTerms(t *testing.T) {
 			if tt.ask.Resources == nil {
 				tt.ask.Resources = all
 			}
-			g, err := marketOf(t, policy, nodes, tt.held...).decide("p", tt.ask)
-			if tt.says != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.says) {
-					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.says)
+			g, err := marketOf(t, policy, nodes, tt.reserved...).decide("p", tt.ask)
+			if tt.message != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.message) {
+					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.message)
 				}
 				return
 			}
@@ -211,7 +211,7 @@ func TestAnOfferHasEachPool(t *testing.T) {
 	t.Parallel()
 	nodes := []corev1.Node{fixture.Node("g", labelled("kind=gpu")), fixture.Node("c", labelled("kind=cpu")), fixture.Node("other")}
 	policy := pooled(nodePool("gpu", "kind", "gpu"), nodePool("cpu", "kind", "cpu", withLimits(50, nil)), nodePool("spot", "kind", "spot"))
-	say := func(o peering.Offer) string {
+	summary := func(o peering.Offer) string {
 		text := fmt.Sprintf("%t %s", o.Available, o.Resources)
 		for _, p := range o.Pools {
 			text += fmt.Sprintf("; %s %s", p.Name, p.Resources)
@@ -219,22 +219,22 @@ func TestAnOfferHasEachPool(t *testing.T) {
 		return text
 	}
 	got := marketOf(t, policy, nodes).Offer("p")
-	if text, want := say(got), "false ; cpu cpu=2, memory=4Gi, pods=55; gpu cpu=4, memory=8Gi, pods=110; spot "; text != want {
+	if text, want := summary(got), "false ; cpu cpu=2, memory=4Gi, pods=55; gpu cpu=4, memory=8Gi, pods=110; spot "; text != want {
 		t.Errorf("offers %s, want %s", text, want)
 	}
 	if want := "ask for one of cpu, gpu, spot"; !strings.Contains(got.Message, want) {
-		t.Errorf("says %q, want %q", got.Message, want)
+		t.Errorf("the message is %q, want %q", got.Message, want)
 	}
 	policy.Spec.Accept = v1alpha1.AcceptAfterApproval
 	if got = marketOf(t, policy, nodes).Offer("p"); !strings.Contains(got.Message, "approves each request") || len(got.Pools) != 3 {
-		t.Errorf("says %q", got.Message)
+		t.Errorf("the message is %q", got.Message)
 	}
 	policy.Spec.Accept = v1alpha1.AcceptNever
 	if got = marketOf(t, policy, nodes).Offer("p"); got.Available || len(got.Pools) > 0 {
 		t.Errorf("a policy that offers nothing offers %+v", got)
 	}
 	policy = pooled(nodePool("default", "kind", "cpu"), nodePool("gpu", "kind", "gpu"))
-	if text, want := say(marketOf(t, policy, nodes).Offer("p")), "true cpu=4, memory=8Gi, pods=110; default cpu=4, memory=8Gi, pods=110; gpu cpu=4, memory=8Gi, pods=110"; text != want {
+	if text, want := summary(marketOf(t, policy, nodes).Offer("p")), "true cpu=4, memory=8Gi, pods=110; default cpu=4, memory=8Gi, pods=110; gpu cpu=4, memory=8Gi, pods=110"; text != want {
 		t.Errorf("offers %s, want %s", text, want)
 	}
 	var many []v1alpha1.NodePool
@@ -279,7 +279,7 @@ func TestAPoolIsGivenBackWhateverThePolicySays(t *testing.T) {
 	}
 }
 
-// tainted has a node keep off whoever does not tolerate these keys.
+// tainted gives a node taints with these keys.
 func tainted(keys ...string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		for _, key := range keys {
@@ -300,37 +300,37 @@ func TestNodesWithTaintsAreOfferedByThePoolThatToleratesThem(t *testing.T) {
 	pools := pooled(nodePool("gpu", "kind", "gpu", tolerating(gpu)), nodePool("default", "kind", "cpu"))
 	none := pooled()
 	none.Spec.NodeSelectorKeys = []string{"kind"}
-	held := func(cpu string, selector map[string]string, tolerations ...corev1.Toleration) Reservation {
-		return Reservation{Peer: "q", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": cpu}), Selector: selector, Tolerations: tolerations}
+	reserved := func(cpu string, selector map[string]string, tolerations ...corev1.Toleration) Reservation {
+		return Reservation{Peer: "q", Contract: "c", Amounts: resourcesOf(t, map[string]string{"cpu": cpu}), Selector: selector, Tolerations: tolerations}
 	}
 	ofGPU := map[string]string{"kind": "gpu"}
 	for name, tt := range map[string]struct {
-		policy *v1alpha1.PeeringPolicy
-		ask    peering.Ask
-		held   []Reservation
-		want   string
-		says   string
+		policy   *v1alpha1.PeeringPolicy
+		ask      peering.Ask
+		reserved []Reservation
+		want     string
+		message  string
 	}{
 		"all of the pool's that it tolerates":     {policy: pools, ask: peering.Ask{Pool: "gpu"}, want: "cpu=8, memory=16Gi, pods=220"},
 		"none of a pool that does not":            {policy: pools, want: "cpu=4, memory=8Gi, pods=110"},
 		"none without pools":                      {policy: none, want: "cpu=4, memory=8Gi, pods=110"},
-		"nor by their labels":                     {policy: none, ask: peering.Ask{NodeSelector: ofGPU}, says: "no node of the provider that takes pods of this contract has the labels kind=gpu"},
-		"a contract on them takes from no others": {policy: pools, held: []Reservation{held("8", ofGPU)}, want: "cpu=4, memory=8Gi, pods=110"},
+		"nor by their labels":                     {policy: none, ask: peering.Ask{NodeSelector: ofGPU}, message: "no node of the provider that takes pods of this contract has the labels kind=gpu"},
+		"a contract on them takes from no others": {policy: pools, reserved: []Reservation{reserved("8", ofGPU)}, want: "cpu=4, memory=8Gi, pods=110"},
 		"one on any nodes takes from none of them": {
-			policy: pools, ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("4", nil)}, want: "cpu=8, memory=16Gi, pods=220",
+			policy: pools, ask: peering.Ask{Pool: "gpu"}, reserved: []Reservation{reserved("4", nil)}, want: "cpu=8, memory=16Gi, pods=220",
 		},
-		"but from the others, which have no taint": {policy: pools, held: []Reservation{held("3", nil)}, want: "cpu=1, memory=8Gi, pods=110"},
+		"but from the others, which have no taint": {policy: pools, reserved: []Reservation{reserved("3", nil)}, want: "cpu=1, memory=8Gi, pods=110"},
 		"a contract of a pool that is gone is on its nodes": {
-			policy: none, held: []Reservation{held("8", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=4, memory=8Gi, pods=110",
+			policy: none, reserved: []Reservation{reserved("8", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=4, memory=8Gi, pods=110",
 		},
-		"and of any nodes no more is offered for it": {policy: none, ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "5"})}, held: []Reservation{
-			held("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"}),
-		}, says: "cpu 4 is left now"},
+		"and of any nodes no more is offered for it": {policy: none, ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "5"})}, reserved: []Reservation{
+			reserved("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"}),
+		}, message: "cpu 4 is left now"},
 		"half of the nodes without a taint": {policy: func() *v1alpha1.PeeringPolicy {
 			half := none.DeepCopy()
 			half.Spec.Limits.PercentOfFree = new(int32(50))
 			return half
-		}(), held: []Reservation{held("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=2, memory=4Gi, pods=55"},
+		}(), reserved: []Reservation{reserved("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=2, memory=4Gi, pods=55"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -338,11 +338,11 @@ func TestNodesWithTaintsAreOfferedByThePoolThatToleratesThem(t *testing.T) {
 			if tt.ask.Resources == nil {
 				tt.ask.Resources = peering.Resources{}
 			}
-			m := marketOf(t, tt.policy, nodes, tt.held...)
+			m := marketOf(t, tt.policy, nodes, tt.reserved...)
 			g, err := m.decide("p", tt.ask)
-			if tt.says != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.says) {
-					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.says)
+			if tt.message != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.message) {
+					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.message)
 				}
 				return
 			}
@@ -365,11 +365,11 @@ func TestNodesOfAPoolWithAndWithoutItsTaintLeaveTheOthersTheirs(t *testing.T) {
 	nodes := []corev1.Node{
 		fixture.Node("g1", labelled("kind=gpu"), tainted("gpu")), fixture.Node("g2", labelled("kind=gpu")), fixture.Node("c1", labelled("kind=cpu")),
 	}
-	held := Reservation{
-		Peer: "q", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": "5"}), Selector: map[string]string{"kind": "gpu"},
+	reserved := Reservation{
+		Peer: "q", Contract: "c", Amounts: resourcesOf(t, map[string]string{"cpu": "5"}), Selector: map[string]string{"kind": "gpu"},
 		Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
 	}
-	m := marketOf(t, pooled(), nodes, held)
+	m := marketOf(t, pooled(), nodes, reserved)
 	g, err := m.decide("p", peering.Ask{RequestID: "r", Resources: peering.Resources{}})
 	if cpu := g.Resources["cpu"]; err != nil || cpu.String() != "7" {
 		t.Errorf("got %s, %v; want the 7 CPUs that the other contract leaves", g.Resources, err)
@@ -384,11 +384,11 @@ func TestAContractCountsAgainstItsPoolWhateverItTolerates(t *testing.T) {
 	t.Parallel()
 	nodes := []corev1.Node{fixture.Node("g1", labelled("kind=gpu"), tainted("gpu")), fixture.Node("g2", labelled("kind=gpu"))}
 	policy := pooled(nodePool("gpu", "kind", "gpu", withLimits(100, fixture.Amounts("4", "64Gi", "200"))))
-	held := Reservation{
-		Peer: "p", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": "3"}), Selector: map[string]string{"kind": "gpu"},
+	reserved := Reservation{
+		Peer: "p", Contract: "c", Amounts: resourcesOf(t, map[string]string{"cpu": "3"}), Selector: map[string]string{"kind": "gpu"},
 		Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
 	}
-	g, err := marketOf(t, policy, nodes, held).decide("p", peering.Ask{RequestID: "r", Pool: "gpu", Resources: peering.Resources{}})
+	g, err := marketOf(t, policy, nodes, reserved).decide("p", peering.Ask{RequestID: "r", Pool: "gpu", Resources: peering.Resources{}})
 	if cpu := g.Resources["cpu"]; err != nil || cpu.String() != "1" {
 		t.Errorf("got %s, %v; want 1 CPU beside the 3 of 4 that the peer has", g.Resources, err)
 	}
@@ -398,20 +398,20 @@ func TestAContractCountsAgainstItsPoolWhateverItTolerates(t *testing.T) {
 func TestTooManyKindsOfNodesRefuseNoneThatThereIs(t *testing.T) {
 	t.Parallel()
 	var nodes []corev1.Node
-	var held []Reservation
+	var reserved []Reservation
 	for i := range maxSelectors + 1 {
 		zone := fmt.Sprint("z", i)
 		nodes = append(nodes, fixture.Node(zone, labelled("zone="+zone)))
-		held = append(held, Reservation{Peer: "q", Contract: zone, Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: map[string]string{"zone": zone}})
+		reserved = append(reserved, Reservation{Peer: "q", Contract: zone, Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: map[string]string{"zone": zone}})
 	}
 	in := func(zone string) peering.Ask {
 		return peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": zone}, Resources: peering.Resources{}}
 	}
 	last := fmt.Sprint("z", maxSelectors)
-	if _, err := marketOf(t, pooled(), nodes, held[:maxSelectors]...).decide("p", in(last)); err == nil || !strings.Contains(err.Error(), "limit of 64 different sets of nodes") {
+	if _, err := marketOf(t, pooled(), nodes, reserved[:maxSelectors]...).decide("p", in(last)); err == nil || !strings.Contains(err.Error(), "limit of 64 different sets of nodes") {
 		t.Errorf("one set of nodes too many: %v", err)
 	}
-	all := marketOf(t, pooled(), nodes, held...) // as after a change of what pools tolerate
+	all := marketOf(t, pooled(), nodes, reserved...) // as after a change of what pools tolerate
 	for _, ask := range []peering.Ask{in("z0"), in(last), {RequestID: "r", Resources: peering.Resources{}}} {
 		if _, err := all.decide("p", ask); err != nil {
 			t.Errorf("an ask for nodes %v that others have: %v", ask.NodeSelector, err)
@@ -440,14 +440,14 @@ func TestAContractToleratesWhatItDidAndWhatItsPoolDoes(t *testing.T) {
 		nodes  map[string]string
 		want   []corev1.Toleration
 	}{
-		"the pool as it was":                        {pooled(nodePool("gpu", "kind", "gpu", of("a"))), gpu, kept},
-		"the pool with another one":                 {pooled(nodePool("gpu", "kind", "gpu", of("b", "a"))), gpu, exists("a", "b")},
-		"the pool without it":                       {pooled(nodePool("gpu", "kind", "gpu")), gpu, kept},
-		"no pool any more":                          {pooled(), gpu, kept},
-		"the pool under another name":               {pooled(nodePool("fast", "kind", "gpu", of("b"))), gpu, exists("a", "b")},
-		"a pool of other nodes":                     {pooled(nodePool("gpu", "kind", "cpu", of("b"))), gpu, kept},
-		"a contract on any nodes":                   {pooled(nodePool("gpu", "kind", "gpu", of("b"))), nil, kept},
-		"a policy of which the rest makes no sense": {pooled(nodePool("gpu", "kind", "gpu", of("b")), nodePool("gpu", "kind", "gpu")), gpu, kept},
+		"the pool as it was":                 {pooled(nodePool("gpu", "kind", "gpu", of("a"))), gpu, kept},
+		"the pool with another one":          {pooled(nodePool("gpu", "kind", "gpu", of("b", "a"))), gpu, exists("a", "b")},
+		"the pool without it":                {pooled(nodePool("gpu", "kind", "gpu")), gpu, kept},
+		"no pool any more":                   {pooled(), gpu, kept},
+		"the pool under another name":        {pooled(nodePool("fast", "kind", "gpu", of("b"))), gpu, exists("a", "b")},
+		"a pool of other nodes":              {pooled(nodePool("gpu", "kind", "cpu", of("b"))), gpu, kept},
+		"a contract on any nodes":            {pooled(nodePool("gpu", "kind", "gpu", of("b"))), nil, kept},
+		"a policy that is invalid otherwise": {pooled(nodePool("gpu", "kind", "gpu", of("b")), nodePool("gpu", "kind", "gpu")), gpu, kept},
 	} {
 		p := readPolicy(tt.policy)
 		if got := p.Tolerations(kept, tt.nodes); !slices.Equal(got, tt.want) {
@@ -470,7 +470,7 @@ func TestPoolsNeverGrantMoreThanTheyHave(t *testing.T) {
 			nodePool("x", "kind", "x", w.tolerating("x")), nodePool("y", "kind", "y", w.tolerating("y")),
 			nodePool("default", "kind", "z", w.tolerating("z"), withLimits(100, fixture.Amounts(fmt.Sprint(ceiling), "1000Gi", "1000"))),
 		)
-		var held []Reservation
+		var reserved []Reservation
 		ofDefault, granted := map[peering.ClusterID]int64{}, int64(0)
 		for i := range rapid.IntRange(1, 12).Draw(t, "asks") {
 			peer := rapid.SampledFrom([]peering.ClusterID{"p", "q"}).Draw(t, "peer")
@@ -478,7 +478,7 @@ func TestPoolsNeverGrantMoreThanTheyHave(t *testing.T) {
 			if rapid.Bool().Draw(t, "zoned") {
 				ask.NodeSelector = map[string]string{"zone": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "of zone")}
 			}
-			m := marketOf(t, policy, w.nodes, held...)
+			m := marketOf(t, policy, w.nodes, reserved...)
 			var offered int64
 			for _, p := range m.Offer(peer).Pools {
 				offered += p.Resources["cpu"].Units()
@@ -494,16 +494,16 @@ func TestPoolsNeverGrantMoreThanTheyHave(t *testing.T) {
 			if g.NodeSelector["kind"] != kind || g.Pool != ask.Pool {
 				t.Fatalf("asked for pool %q, and got %+v", ask.Pool, g.Clauses)
 			}
-			held = append(held, Reservation{Peer: peer, Contract: fmt.Sprint("c", i), Amounts: g.Resources, Selector: g.NodeSelector})
+			reserved = append(reserved, Reservation{Peer: peer, Contract: fmt.Sprint("c", i), Amounts: g.Resources, Selector: g.NodeSelector})
 			granted += g.Resources["cpu"].Units()
 			if kind == "z" {
 				ofDefault[peer] += g.Resources["cpu"].Units()
 			}
 		}
-		w.check(t, held)
+		w.check(t, reserved)
 		for peer, cores := range ofDefault {
 			if cores > int64(ceiling) {
-				t.Fatalf("%s holds %d cores of the default pool, more than %d", peer, cores, ceiling)
+				t.Fatalf("%s has %d cores of the default pool, more than %d", peer, cores, ceiling)
 			}
 		}
 	})
@@ -551,10 +551,10 @@ func (w poolWorld) of(selector map[string]string) (out []int) {
 
 // check wants what is granted to have room: of any nodes no more is granted to contracts that can run nowhere else
 // than they have. By Hall's theorem there is a place for each pod then.
-func (w poolWorld) check(t *rapid.T, held []Reservation) {
+func (w poolWorld) check(t *rapid.T, reserved []Reservation) {
 	for some := range 1 << len(w.nodes) {
 		granted := int64(0)
-		for _, h := range held {
+		for _, h := range reserved {
 			nodes := w.of(h.Selector)
 			if len(nodes) == 0 {
 				t.Fatalf("%s is granted on no node: %v", h.Contract, h.Selector)

@@ -45,7 +45,7 @@ func (p *Provider) Test(ctx context.Context, peer peering.ClusterID, ask peering
 		}
 	}
 	reasons = append(reasons, m.Explain(peer, ask)...)
-	if services := m.TellsOf(peer).String(); services != "" {
+	if services := m.ExportsTo(peer).String(); services != "" {
 		reasons = append(reasons, services)
 	}
 	out.Message = strings.Join(reasons, "; ")

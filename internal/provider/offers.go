@@ -241,7 +241,7 @@ func generationDiffers(before, after any) bool {
 // serviceDiffers reports whether what may be exported of a Service changed.
 func serviceDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Service) bool {
-		return market.Withheld(a) != market.Withheld(b) || !maps.Equal(a.Labels, b.Labels) || !market.OfferedService(a).Equal(market.OfferedService(b))
+		return market.NeverExported(a) != market.NeverExported(b) || !maps.Equal(a.Labels, b.Labels) || !market.OfferedService(a).Equal(market.OfferedService(b))
 	})
 }
 

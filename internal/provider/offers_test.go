@@ -393,6 +393,6 @@ func TestPolicyTestReservesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := p.Test(ctx, p.peers[0].ID(), peering.Ask{}); err != nil || got.Reason != "POLICY_REFUSED" || !strings.Contains(got.Message, "nodeLabels") {
-		t.Errorf("a policy that makes no sense: %+v, %v", got, err)
+		t.Errorf("an invalid policy: %+v, %v", got, err)
 	}
 }

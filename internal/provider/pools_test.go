@@ -162,7 +162,7 @@ func TestAContractKeepsWhatItsPodsTolerate(t *testing.T) {
 				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}, Tolerations: []v1alpha1.PoolToleration{{Key: "gpu", Operator: "Exists"}},
 			}}
 		}, "dedicated", "gpu", "gpu"},
-		"the policy makes no sense": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools[0].Tolerations[0].Key = "" }, "dedicated", "dedicated", ""},
+		"the policy is invalid": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools[0].Tolerations[0].Key = "" }, "dedicated", "dedicated", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

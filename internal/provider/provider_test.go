@@ -620,7 +620,7 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 				s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tin"}}
 			})}
 		}, peering.ReasonPolicyRefused},
-		"not by a selector that makes no sense": {func(string) []client.Object {
+		"not by an invalid selector": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
 				s.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Like"}}}
 			})}
@@ -643,7 +643,7 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 		"every condition": {func(id string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs, s.Names = []string{id}, []string{"peer-9"} })}
 		}, peering.ReasonPolicyRefused},
-		"one whose prices make no sense": {func(string) []client.Object {
+		"one with malformed prices": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
 				s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "a lot"}}
 			})}

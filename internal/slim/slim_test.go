@@ -123,7 +123,7 @@ func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatalf("%s: %v, %v", name, kept, err)
 		}
-		if !market.OfferedService(got).Equal(market.OfferedService(whole)) || market.Withheld(got) != market.Withheld(whole) {
+		if !market.OfferedService(got).Equal(market.OfferedService(whole)) || market.NeverExported(got) != market.NeverExported(whole) {
 			t.Errorf("%s: the announcement would differ: %+v", name, got)
 		}
 		if got.UID != whole.UID || got.ResourceVersion != whole.ResourceVersion {

@@ -9,9 +9,9 @@ const (
 	// maxKeptBytes is how much text the statements of a Contract may have.
 	maxKeptBytes = 256 << 10
 	// agreeWithin is by how many percent a statement and this cluster's own count may
-	// differ: a change of use is seen at different moments on the two sides.
+	// differ: the two sides observe a change of use at different moments.
 	agreeWithin = 1
-	// agreeSlack is how long all that a contract grants may be in use before that is
-	// more than two sides may differ by anyway.
+	// agreeSlack is the time for which the two sides may differ by all that the contract
+	// grants, whatever the percentage.
 	agreeSlack = time.Second
 )

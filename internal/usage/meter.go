@@ -1,5 +1,5 @@
-// Package usage counts what is used of contracts: what pods take, what a meter of that says,
-// and the statements that a provider makes of it, which its consumer checks.
+// Package usage counts what is used of contracts: what pods use, the meters of that, and the
+// statements that a provider makes of it and its consumer checks.
 package usage
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/entente-dev/entente/peering/meter"
 )
 
-// OfPods returns what pods on a virtual node use, and how many did not end. A pod
-// counts from when its provider took it until it ended or is gone, with what the
-// scheduler counts for it but for the overhead, which is the provider's own, and with what
-// the contract gives to containers that say nothing. Pods of DaemonSets never leave a node and do
-// not run on this kind.
+// OfPods returns what pods on a virtual node use, and how many have not ended. A pod
+// counts from when its provider accepted it until it ended or is gone, with what the
+// scheduler counts for it except the overhead, which is the provider's own, and with the
+// contract's defaults for containers without requests. Pods of DaemonSets do not count: they
+// never run on virtual nodes.
 func OfPods(pods []corev1.Pod, limits *v1alpha1.LimitRange) (used corev1.ResourceList, left int) {
 	used = corev1.ResourceList{}
 	for i := range pods {
@@ -38,7 +38,7 @@ func OfPods(pods []corev1.Pod, limits *v1alpha1.LimitRange) (used corev1.Resourc
 	return used, left
 }
 
-// ofPod returns what a pod uses, and whether it is one that did not end.
+// ofPod returns what a pod uses, and whether it has not ended.
 func ofPod(p *corev1.Pod, limits *v1alpha1.LimitRange) (needs corev1.ResourceList, left bool) {
 	if owner := metav1.GetControllerOf(p); podEnded(p) || owner != nil && owner.Kind == "DaemonSet" {
 		return nil, false
@@ -65,14 +65,14 @@ func podTaken(p *corev1.Pod) bool {
 	})
 }
 
-// Changes says whether an update of a pod may change what its node uses.
+// Changes reports whether an update of a pod may change what its node uses.
 func Changes(before, after *corev1.Pod) bool {
 	return after.Spec.NodeName != "" && (before.Spec.NodeName != after.Spec.NodeName || before.Generation != after.Generation ||
 		podEnded(before) != podEnded(after) || podTaken(before) != podTaken(after))
 }
 
-// Using returns what is in use as a meter takes it. Amounts that are finer than
-// a meter counts are rounded up.
+// Using converts what is in use for a meter. Amounts finer than a meter counts are
+// rounded up.
 func Using(list corev1.ResourceList) peering.Resources {
 	out := peering.Resources{}
 	for name, amount := range list {
@@ -88,11 +88,11 @@ func Using(list corev1.ResourceList) peering.Resources {
 	return out
 }
 
-// Meters is the newest readings of contracts' meters. Those that are kept in the
-// contracts' status are older, so that not every look is a write.
+// Meters is the newest readings of contracts' meters. Those stored in the contracts'
+// status are older, so that not every reading is a write.
 type Meters struct{ of sync.Map } // readings by the name of the contract
 
-// Reading is a meter, and up to when the one that is kept had counted.
+// Reading is a meter, and the time until which the stored one had counted.
 type Reading struct {
 	UID   types.UID
 	Meter meter.Meter
@@ -100,8 +100,8 @@ type Reading struct {
 }
 
 // Resume returns the newest reading of a contract's meter: the one in memory if it
-// goes on from the one that is kept. Else that one, and since nobody was watching
-// meanwhile, of what it says was in use only as much as is in use now.
+// continues the stored one, else the stored one. Since use was not observed after that,
+// what was in use then counts only as far as it is in use now.
 func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using peering.Resources) (meter.Meter, error) {
 	kept, err := store.Meter(stored, terms)
 	if err != nil {
@@ -117,7 +117,7 @@ func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using pe
 	return kept, nil
 }
 
-// Note remembers a reading of a contract's meter, as it is stored now.
+// Note remembers a reading of a contract's meter, and which reading is stored.
 func (m *Meters) Note(stored *v1alpha1.Contract, meter meter.Meter) {
 	if stored.Status.Usage != nil {
 		m.of.Store(stored.Name, Reading{UID: stored.UID, Meter: meter, Kept: stored.Status.Usage.Until.Time})
@@ -134,8 +134,8 @@ func (m *Meters) Of(contract string) Reading {
 	return known
 }
 
-// All returns the readings that are newer than what is kept, and say more: while
-// nothing is in use time adds nothing.
+// All returns the readings that are newer than the stored ones and count more: while
+// nothing is in use, time adds nothing.
 func (m *Meters) All() map[string]Reading {
 	out := map[string]Reading{}
 	for name := range m.of.Range {
@@ -146,8 +146,8 @@ func (m *Meters) All() map[string]Reading {
 	return out
 }
 
-// Read reads a meter: what is in use now, or that nothing is any more because the
-// contract closed. It returns the periods that ended.
+// Read makes a meter observe what is in use now, or ends it because the contract
+// closed. It returns the periods that ended.
 func Read(m meter.Meter, c peering.Contract, now time.Time, using peering.Resources) (meter.Meter, []meter.Period) {
 	var all []meter.Period
 	for {
@@ -164,7 +164,7 @@ func Read(m meter.Meter, c peering.Contract, now time.Time, using peering.Resour
 	}
 }
 
-// AddPeriods adds to the consumer's own count of the newest periods.
+// AddPeriods adds periods to the consumer's own count, which keeps the newest.
 func AddPeriods(usage *v1alpha1.Usage, ended []meter.Period) {
 	for _, p := range ended[max(len(ended)-MaxKept, 0):] {
 		usage.Periods = append(usage.Periods, v1alpha1.UsagePeriod{

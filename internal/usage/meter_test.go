@@ -65,7 +65,7 @@ func TestPodsCountOnceTheProviderTookThem(t *testing.T) {
 }
 
 // As the provider counts them, which makes the pods so.
-func TestPodsThatSayNothingCountWhatTheContractSays(t *testing.T) {
+func TestPodsWithoutRequestsCountTheContractsDefaults(t *testing.T) {
 	t.Parallel()
 	given := &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{DefaultRequest: v1alpha1.LimitedResources(amountsIn("cpu=100m", "memory=64Mi"))}}
 	pods := []corev1.Pod{{

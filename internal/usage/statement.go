@@ -14,15 +14,15 @@ import (
 	"github.com/entente-dev/entente/peering/meter"
 )
 
-// Link is the newest statement of a contract, which the next one follows.
+// Link is the newest statement of a contract, to which the next one is chained.
 type Link struct {
 	Sequence uint64
 	Hash     peering.Hash
-	// Statement is zero if there is none.
+	// Statement is zero without a statement.
 	Statement peering.Statement
 }
 
-// Last returns the newest statement that is kept.
+// Last returns the newest stored statement.
 func Last(stored *v1alpha1.Contract) Link {
 	n := len(stored.Status.Statements)
 	if n == 0 {
@@ -39,7 +39,7 @@ func Last(stored *v1alpha1.Contract) Link {
 	return out
 }
 
-// Newest returns the statements that are kept.
+// Newest returns the newest statements, as many as a Contract may have.
 func Newest(statements []v1alpha1.Statement) []v1alpha1.Statement {
 	bytes := 0
 	for i, s := range slices.Backward(statements) {
@@ -50,8 +50,8 @@ func Newest(statements []v1alpha1.Statement) []v1alpha1.Statement {
 	return statements
 }
 
-// NewStatement returns the statement for a period, not signed yet. The prices are
-// those of the revision that holds when it is made.
+// NewStatement returns the unsigned statement for a period. Its prices are those of the
+// revision in force when it is made.
 func NewStatement(terms peering.Terms, p meter.Period, previous peering.Hash) (peering.Envelope, error) {
 	amount, err := terms.Price.Cost(p.Used)
 	if err != nil {
@@ -63,7 +63,7 @@ func NewStatement(terms peering.Terms, p meter.Period, previous peering.Hash) (p
 	})
 }
 
-// StatementError says why a statement is not taken.
+// StatementError is why a statement is not accepted.
 type StatementError struct{ Reason, Message string }
 
 func (e *StatementError) Error() string { return e.Message }
@@ -73,16 +73,15 @@ type Check struct {
 	Provider peering.Party
 	// Revisions are the terms that this cluster has: the newest, then the one before.
 	Revisions []peering.Terms
-	// Last is the statement before.
+	// Last is the previous statement.
 	Last Link
-	// Over says that the contract is ending or over: then the last period may be
-	// short.
+	// Over says that the contract is ending or over: its last period may be short.
 	Over bool
 	Now  time.Time
 }
 
-// Next returns a statement if it is the provider's and says what it may. A
-// *StatementError says why not.
+// Next returns a statement if it is the provider's and valid, else a
+// *StatementError.
 func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 	no := func(reason, format string, args ...any) error {
 		return &StatementError{Reason: reason, Message: fmt.Sprintf("statement after number %d: ", v.Last.Sequence) + fmt.Sprintf(format, args...)}
@@ -98,7 +97,7 @@ func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 	case s.Sequence <= v.Last.Sequence:
 		return s, no("SequenceMismatch", "it has number %d", s.Sequence)
 	case s.Sequence == v.Last.Sequence+1 && s.Previous != v.Last.Hash:
-		return s, no("ChainBroken", "it does not follow the one before, which was another when it was sent")
+		return s, no("ChainBroken", "its previous hash is not that of the statement before it")
 	case s.Sequence == v.Last.Sequence+1 && v.Last.Sequence > 0 && !s.From.Equal(v.Last.Statement.To):
 		return s, no("PeriodMismatch", "it begins at %s, and the one before ended at %s", s.From.Format(time.RFC3339), v.Last.Statement.To.Format(time.RFC3339))
 	case terms == nil:
@@ -114,7 +113,7 @@ func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 	case s.To.Sub(v.Now) > market.StartSkew:
 		return s, no("PeriodMismatch", "it covers time until %s, which is not over", s.To.Format(time.RFC3339))
 	}
-	// That the amount follows from use and prices is part of its form.
+	// ParseStatement checked that the amount follows from use and prices.
 	return s, nil
 }
 
@@ -126,7 +125,7 @@ func (v Check) revision(n uint64) *peering.Terms {
 }
 
 // Agreement compares the newest statement with this cluster's own count of the
-// same period. It is not known while there is no such pair.
+// same period. known is false while there is no such pair.
 func Agreement(terms peering.Terms, stored *v1alpha1.Contract) (agreed bool, reason, message string, known bool) {
 	last := Last(stored)
 	own, ok := ownPeriod(stored.Status.Usage, last.Sequence)
@@ -151,14 +150,14 @@ func Agreement(terms peering.Terms, stored *v1alpha1.Contract) (agreed bool, rea
 		return false, "Incomparable", fmt.Sprintf("statement %d: %s", s.Sequence, err), true
 	}
 	if percent.Cmp(limit) > 0 && apart(stated.Amount, mine.Amount, slack.Amount) {
-		owed, _ := s.Price.Cost(counted) // mine, or nothing
-		return false, "Differs", fmt.Sprintf("statement %d, of %s to %s, differs by %s%% from what this cluster counted: the provider says %s, this cluster %s",
+		owed, _ := s.Price.Cost(counted) // mine, or zero if free of charge
+		return false, "Differs", fmt.Sprintf("statement %d, of %s to %s, differs by %s%% from what this cluster counted: the provider counted %s, this cluster %s",
 			s.Sequence, s.From.Format(time.RFC3339), s.To.Format(time.RFC3339), percent, usageText(s.Used, s.Amount), usageText(counted, owed)), true
 	}
 	return true, "Agrees", fmt.Sprintf("statement %d is within %d%% of what this cluster counted", s.Sequence, agreeWithin), true
 }
 
-// usageText says what was used, for people.
+// usageText returns usage and cost as text.
 func usageText(used peering.Usage, amount peering.Money) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(used)) {
@@ -174,7 +173,7 @@ func usageText(used peering.Usage, amount peering.Money) string {
 	return text
 }
 
-// apart says whether two amounts differ by more than slack.
+// apart reports whether two amounts differ by more than slack.
 func apart(a, b, slack peering.Decimal) bool {
 	if a.Cmp(b) > 0 {
 		a, b = b, a
@@ -183,7 +182,7 @@ func apart(a, b, slack peering.Decimal) bool {
 	return err == nil && b.Cmp(most) > 0
 }
 
-// weights makes use comparable that costs nothing: every unit counts the same.
+// weights returns prices to compare use that is free of charge: every unit counts the same.
 func weights(uses ...peering.Usage) peering.PriceList {
 	one, err := peering.ParseDecimal("1")
 	if err != nil {
@@ -199,7 +198,7 @@ func weights(uses ...peering.Usage) peering.PriceList {
 	return p
 }
 
-// useFor is what it is to use r for some time.
+// useFor returns the usage of r for a duration.
 func useFor(r peering.Resources, d time.Duration) peering.Usage {
 	m := meter.New(time.Unix(0, 0), peering.MaxStatementPeriod)
 	m, _ = m.Observe(m.Since, r)
@@ -219,8 +218,7 @@ func ownPeriod(usage *v1alpha1.Usage, sequence uint64) (v1alpha1.UsagePeriod, bo
 	return usage.Periods[i], true
 }
 
-// Owed sums up what the statements of a contract come to, in the contract's
-// currency.
+// Owed sums up the amounts of a contract's statements, in the contract's currency.
 func Owed(c *v1alpha1.Contract) peering.Decimal {
 	var sum peering.Decimal
 	for _, statement := range c.Status.Statements {

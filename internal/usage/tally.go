@@ -11,28 +11,28 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Tally is what pods on nodes use, kept while they come and go: to add it up whenever one of thousands changes takes
-// longer than all else that follows from the change. The zero value has no pods; it is safe for concurrent use.
+// Tally is what pods on nodes use, updated as they come and go: to sum up thousands whenever one changes would take
+// longer than everything else that follows from the change. The zero value has no pods; it is safe for concurrent use.
 type Tally struct {
 	mu    sync.Mutex
 	pods  map[types.NamespacedName]*corev1.Pod
 	nodes map[string]*nodeTally
 }
 
-// nodeTally is what the pods of a node use that somebody asked for, under these limits.
+// nodeTally is what the pods of a node that Of was called for use, with these limits.
 type nodeTally struct {
 	limits *v1alpha1.LimitRange
 	used   map[corev1.ResourceName]*amount
 	left   int
 }
 
-// amount is how much so many pods use.
+// amount is how much a number of pods use.
 type amount struct {
 	resource.Quantity
 	pods int
 }
 
-// Set counts a pod as it is now. It is kept, and must not be changed.
+// Set counts a pod as it is now. The caller must not change it afterwards.
 func (t *Tally) Set(p *corev1.Pod) {
 	t.replace(types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p)
 }
@@ -45,7 +45,7 @@ func (t *Tally) Drop(p *corev1.Pod) {
 func (t *Tally) replace(key types.NamespacedName, is *corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// What is taken away is what was added, not what is said of a pod that went.
+	// Subtract what was added, not what the last update of a deleted pod contains.
 	if was := t.pods[key]; was != nil {
 		t.nodes[was.Spec.NodeName].add(was, -1)
 	}
@@ -84,14 +84,14 @@ func (t *Tally) Of(node string, limits *v1alpha1.LimitRange) (used corev1.Resour
 	return used, n.left
 }
 
-// Forget forgets that somebody asked for a node.
+// Forget stops counting a node until Of is called for it again.
 func (t *Tally) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.nodes, node)
 }
 
-// add adds a pod, or takes it away. Of a node that nobody asked for nothing is added up.
+// add adds a pod, or subtracts it. A nil nodeTally is a node that is not counted.
 func (n *nodeTally) add(p *corev1.Pod, times int) {
 	if n == nil {
 		return

@@ -26,7 +26,7 @@ func TestTheTallyIsWhatAllPodsAddUpTo(t *testing.T) {
 		for step := range 500 {
 			name := fmt.Sprint("pod-", r.IntN(12))
 			if r.IntN(4) == 0 {
-				// Of a pod that went the watch may tell a state that nobody saw.
+				// The watch may report a deleted pod in a state that it never reported before.
 				last := fixture.RandomPod(r, name)
 				tally.Drop(&last)
 				delete(have, name)
