@@ -233,7 +233,7 @@ func (c ruleChain) comments() [][]byte {
 	return out
 }
 
-// identity returns the part of elements that is compared: key, end and the chain that they lead to.
+// identity returns the part of elements that is compared: key, end and the chain or address in a map.
 func (s ruleSet) identity(es ...nftables.SetElement) string {
 	var id strings.Builder
 	for _, e := range es {

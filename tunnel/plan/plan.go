@@ -545,7 +545,7 @@ func (p *planner) names(q Peer) []netip.Prefix {
 	return unused(cidr.Of(all...).Joined(), slices.Clone(p.homeNet))
 }
 
-// unused returns the parts of some prefixes that are not used. It does not change used.
+// unused returns the parts of some prefixes that are not used. It masks and sorts used in place.
 func unused(prefixes, used []netip.Prefix) []netip.Prefix {
 	for i := range used {
 		used[i] = used[i].Masked()
