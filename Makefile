@@ -19,7 +19,7 @@ BIN := .build/bin
 LDFLAGS := -s -w -X github.com/entente-dev/entente/internal/version.Version=$(VERSION)
 # After a build: the modules that Go downloads are not named one by one.
 quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
-GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+GOBUILD := CGO_ENABLED=0 go build -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
 # built of it; nor is what only make matrix and make conformance build.
 MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver integration/lab/kueue integration/lab/kuberouter integration/lab/traefik% integration/lab/e2e,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
@@ -33,14 +33,18 @@ ALONE := ./faults ./twonodes
 RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # Simulated hours and floods in one goroutine, or in a synctest bubble: with the race detector
 # they take up to ten times as long, and shorter tests cover the same code with it.
-LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestPeersCannotKeepFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestTransitThatGoesLeavesThePlanAsItWas|TestUseIsWrittenWithinThePeersBudget)$$
-LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy tunnel/plan
+LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestPeersCannotKeepFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestUseIsWrittenWithinThePeersBudget)$$
+LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy
+# Packages without goroutines, whose tests run without the race detector.
+SEQUENTIAL := internal/archtest peering tunnel/plan
 # Tests of tunnel that wait for networks for minutes. They run without the race detector, with which
 # ciphers occupy a processor; the other tests of the package cover the concurrency of a fabric.
 WAITS := ^(TestWhateverTheNetworkPasses|TestEndToEndProbesFindFaultsThatTunnelProbesMiss|TestKeysOfNodesAreReplacedWithoutLoss|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesExposedPortsOnly|TestAThirdClusterPassesOnListedFlowsOnly|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
 # The files that `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
+# What is compiled is the same in each clone, and once for programs and tests.
+export GOFLAGS += -trimpath
 # For what is built here and needs what is built here: tests and the demo.
 export ENTENTE_ROOT := $(CURDIR)
 export ENTENTE_HELM := $(CURDIR)/$(BIN)/helm
@@ -58,12 +62,12 @@ help: ## List the targets
 
 .PHONY: demo
 demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, step by step (KEEP=1 keeps them running)
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
+	@cd integration && go build -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo
 
 .PHONY: demo-lan
 demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 keeps them running)
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
+	@cd integration && go build -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo -lan
 
 .PHONY: announce
@@ -72,7 +76,7 @@ announce:
 
 .PHONY: lab
 lab: ## Build bin/lab: real clusters on this machine (bin/lab up, bin/lab down)
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/lab ./lab/cmd/lab $(quiet)
+	@cd integration && go build -buildvcs=false -o ../bin/lab ./lab/cmd/lab $(quiet)
 
 ##@ Build
 
@@ -133,13 +137,13 @@ waits: $(BIN)/gotestsum | .build/times
 # The linters run vet. More packages run at once than there are processors, since tests wait
 # for clocks.
 #
-# The core starts no goroutine, so it cannot race, and with the race detector all interleavings
-# of two clusters take eight times as long.
+# What SEQUENTIAL lists starts no goroutine, so it cannot race, and with the race detector all
+# interleavings of two clusters take eight times as long.
 .PHONY: beside
 beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -vet off -ldflags '-s -w' -p 4 -skip '$(LONG)' -timeout 40m
+	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v $(patsubst %,-e '/entente/%$$',$(SEQUENTIAL) $(RIGS)))" -- -race -vet off -ldflags '-s -w' -p 4 -skip '$(LONG)' -timeout 40m
 	@$(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
-	@go test ./peering
+	@go test $(SEQUENTIAL:%=./%)
 	@cd tools/dsse && go test ./...
 	@cd tools/alerts && go test ./...
 
@@ -184,7 +188,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestPostgreSQLFailsOverBetweenClusters|TestEtcdSurvivesTheRestartOfEitherAgent)$$' ./databases
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 90m -v ./neighbours
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 50m -v -run '^(TestAContractIsRenewedBeforeItsEnd|TestAgentsTooFarApartReportIt|TestAnAgentMayDieAtAnyMoment|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestClustersThatListEachOtherPeerByThemselves|TestForgottenPeersStayForgotten|TestTheCountsOfBothSidesAgree|TestPeeringAgainAndAgainLeavesNothing|TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable)$$' ./control
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
+	@cd integration && go build -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@for version in 1.32 1.34 1.37; do bin/demo -kubernetes $$version; done
 	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself|TestFirewallFollowsAnySequence)$$' ./tunnel ./tunnel/firewall
 
@@ -274,7 +278,7 @@ check-proto: .build/proto/.stamp $(BIN)/buf
 # The tools. Each group is a module of its own, so that none affects the versions
 # of another or of the product.
 
-tool = cd $(1) && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w $(3)' -o $(CURDIR)/$(BIN)/ $(2) $(quiet)
+tool = cd $(1) && CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w $(3)' -o $(CURDIR)/$(BIN)/ $(2) $(quiet)
 
 $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 &: tools/go.mod tools/go.sum
 	@echo 'building buf, controller-gen and four protoc plugins (3 min the first time)'
