@@ -53,7 +53,7 @@ type Config struct {
 }
 
 const (
-	// ConfigMap, in the agent's namespace, has what is published by dynamic updates, and the status
+	// ConfigMap has, in the agent's namespace, what is published by dynamic updates, and the status
 	// of that. It has no managed label, so that after an uninstall it still names what could not be
 	// removed.
 	ConfigMap = "entente-dns-update"

@@ -122,7 +122,7 @@ func testResize(t *testing.T, c *cluster) {
 	c.uses(t, p, id, remote, "web", "4", "2")
 	less := web
 	less.JSON = []byte(strings.Replace(string(web.JSON), `{"requests":{"cpu":"1"}}`, `{}`, 1))
-	refused(t, p.Apply(t.Context(), id, less), peering.RefusedInvalid, false, "taken away")
+	refused(t, p.Apply(t.Context(), id, less), peering.RefusedInvalid, false, "is removed")
 	if err := c.owner.SubResource("resizes").Update(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web"}}); !notServed(err) {
 		t.Errorf("for a missing subresource the API server returns %v", err)
 	}
