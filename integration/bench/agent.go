@@ -48,7 +48,7 @@ type agent struct {
 	// peers, health, profiles and admin are where it listens.
 	peers, health, profiles, admin string
 	log                            string
-	// memory is what the chart lets the agent have, in bytes.
+	// memory is the agent's memory limit in the chart, in bytes.
 	memory int64
 	// again starts it again.
 	again func(context.Context) error
@@ -112,7 +112,7 @@ func startAgent(ctx context.Context, name, dir, root, binary string) (_ *agent, 
 	return a, errors.Join(a.again(ctx), a.nodesReady(ctx))
 }
 
-// memoryLimit is how much memory the chart lets an agent have.
+// memoryLimit is the agent's memory limit in the chart.
 func memoryLimit(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "charts", "entente", "values.yaml"))
 	if err != nil {
@@ -272,7 +272,7 @@ func (a *agent) tokens(ctx context.Context, n int) ([]jointoken.Token, error) {
 	return out, nil
 }
 
-// size is how large the agent is.
+// size is the memory use of the agent.
 type size struct {
 	// RSS is its resident memory, Heap what lives on its heap after a collection, and
 	// Stacks what its stacks take, in bytes.

@@ -108,7 +108,7 @@ func (u apiUse) since(before apiUse, n int) (all float64, list string) {
 	return all / float64(n), b.String()
 }
 
-// keepRequests keeps the list of requests, if anything is to be kept.
+// keepRequests saves the list of requests, if files are wanted.
 func (b *bench) keepRequests(list string, n int) error {
 	if b.keep == "" {
 		return nil

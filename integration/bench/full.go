@@ -62,7 +62,7 @@ const (
 	// API server, and mostMissed how many of them in a row may fail.
 	count      = time.Minute
 	mostMissed = 10
-	// look is the pause between two looks at what is waited for.
+	// look is the pause between two polls.
 	look = 200 * time.Millisecond
 )
 
@@ -89,7 +89,7 @@ type limitsStep struct {
 	P95  float64 `json:"p95,omitempty"`
 }
 
-// hoard is what one mirror of a peer wants, and hears.
+// hoard has what one mirror of a peer declares and receives.
 type hoard struct {
 	mirror *client.Mirror
 
@@ -647,7 +647,7 @@ func (a *agent) useAsProvider(ctx context.Context, peer string, pods int) error 
 	return nil
 }
 
-// has counts what is there of a peer.
+// has counts the objects of a peer.
 func (a *agent) has(ctx context.Context, peer peering.ClusterID) (map[string]int, error) {
 	out := map[string]int{}
 	of := ctrlclient.MatchingLabels{v1alpha1.LabelPeer: string(peer)}
@@ -766,7 +766,7 @@ func (a *agent) peak() (float64, error) {
 	return 0, fmt.Errorf("%s/status has no VmHWM", proc)
 }
 
-// reportLimits writes the numbers, and what was aimed at.
+// reportLimits writes the numbers, and the aims.
 func (b *bench) reportLimits(r limitsResult) {
 	b.say("")
 	b.say("one peer at %d %% of all of its limits, which it reached after %.0fs: %v", r.Percent, r.Took, r.Has)

@@ -98,7 +98,7 @@ type spread struct {
 type fanout struct {
 	Change string `json:"change"`
 	spread
-	// Bytes is what one peer was sent, on average.
+	// Bytes is how much was sent to one peer, on average.
 	Bytes float64 `json:"bytes"`
 	Heard int     `json:"heard"`
 }
@@ -342,7 +342,7 @@ func gather(ctx context.Context, n int) (peers []*puppet.Peer, stop func() error
 	}, nil
 }
 
-// join has all peers join at once.
+// join makes all peers join at once.
 func (r *result) join(ctx context.Context, peers []*puppet.Peer, tokens []jointoken.Token) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, round, fmt.Errorf("joining takes longer than %s", round))
 	defer cancel()
@@ -504,12 +504,12 @@ func (b *bench) whileJoining(ctx context.Context, a *agent, n int) (end func() e
 	return g.Wait
 }
 
-// file is where something of a number of peers is kept.
+// file is the path of a file about a number of peers.
 func (b *bench) file(n int, name string) string {
 	return filepath.Join(b.keep, fmt.Sprintf("%04d-%s", n, name))
 }
 
-// keepLog keeps the agent's log, if anything is to be kept.
+// keepLog saves the agent's log, if files are wanted.
 func (b *bench) keepLog(a *agent, n int) error {
 	if b.keep == "" {
 		return nil
@@ -545,7 +545,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// report writes the numbers, and what was aimed at.
+// report writes the numbers, and the aims.
 func (b *bench) report(results []result) {
 	b.say("")
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)

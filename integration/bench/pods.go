@@ -87,7 +87,7 @@ type course struct {
 	ProviderMemory size `json:"providerMemory"`
 }
 
-// podsResult is what offloading costs.
+// podsResult is the cost of offloading.
 type podsResult struct {
 	Courses []course `json:"courses"`
 	// Status is how long a change of a pod's status took from the provider's API server to
@@ -121,7 +121,7 @@ func (c cycle) String() string {
 		c.Pods, c.Home.Heap/mib, c.Home.Goroutines, c.Provider.Heap/mib, c.Provider.Goroutines)
 }
 
-// asked is what an agent asked its API server so far, and what that used.
+// asked is an agent's requests to its API server so far, and their cost.
 type asked struct {
 	requests, writes, cpu float64
 	server                apiUse
@@ -244,7 +244,7 @@ func (b *bench) keepLogs(w *two) error {
 	})
 }
 
-// course has n pods made and deleted, first of home's if that is to be compared, and then offloaded.
+// course makes and deletes n pods, first of home's if that is to be compared, and then offloaded.
 func (p *podBench) course(ctx context.Context, n int, bare, compared bool) (c course, err error) {
 	c.Pods, c.Bare = n, bare
 	kind := map[bool]string{false: "in a Deployment", true: "one by one"}[bare]
@@ -626,7 +626,7 @@ func (p *podBench) cycles(ctx context.Context, total int) (out []cycle, err erro
 	return out, nil
 }
 
-// measured prints what compares with native pods, or a dash where there were none.
+// measured prints a value for native pods, or a dash without one.
 func measured(v float64) string {
 	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
 		return "-"
@@ -634,7 +634,7 @@ func measured(v float64) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// reportPods writes the numbers, and what was aimed at.
+// reportPods writes the numbers, and the aims.
 func (b *bench) reportPods(r podsResult) {
 	b.say("")
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -680,7 +680,7 @@ func (b *bench) reportPods(r podsResult) {
 	}
 }
 
-// aimPods says what was aimed at for each of many pods.
+// aimPods prints the aims for each of many pods.
 func (b *bench) aimPods(last course) {
 	b.aim(last.Home.Requests <= maxHomeAsks, "at most %d requests a pod at home: %.2f", maxHomeAsks, last.Home.Requests)
 	b.aim(last.Provider.Requests <= maxRemoteAsks, "at most %d requests a pod at the provider: %.2f", maxRemoteAsks, last.Provider.Requests)
@@ -689,7 +689,7 @@ func (b *bench) aimPods(last course) {
 	b.aim(last.ProviderMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at the provider: %.1f", last.ProviderMemory.Heap/kib)
 }
 
-// keepLists keeps what the API servers were asked, if anything is to be kept.
+// keepLists saves the requests to the API servers, if files are wanted.
 func (p *podBench) keepLists(n int, bare bool, what string, lists map[string]string) error {
 	for name, list := range lists {
 		if p.keep == "" {

@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// Names of what the two clusters share.
+// Names that the two clusters share.
 const (
 	consumer     = "home"
 	virtualNode  = requestName + v1alpha1.VirtualNodeSuffix

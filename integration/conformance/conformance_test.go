@@ -38,7 +38,8 @@ var excluded = map[string]string{
 	"DNS SRV query of the <service>.<ns>.svc.clusterset.local domain for a headless service": "it compares names that are made of addresses between clusters: as above",
 }
 
-// TestMultiClusterServices runs the suite: what it requires, and what is optional but for what is excluded.
+// TestMultiClusterServices runs the suite: its required tests, and the optional ones except those
+// in excluded.
 func TestMultiClusterServices(t *testing.T) {
 	if os.Getenv("ENTENTE_CONFORMANCE") == "" {
 		t.Skip("the suite takes ten minutes: make conformance")

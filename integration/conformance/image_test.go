@@ -22,7 +22,7 @@ import (
 // The images that the suite's pods are of: a server, and a client.
 var images = []string{"docker.io/alpine/socat:1.7.4.4", "docker.io/nicolaka/netshoot:v0.15"}
 
-// programs is what the suite runs in them, as this machine has it.
+// programs are those that the suite runs in them, from this machine.
 var programs = []string{"sh", "socat", "grep", "tr", "awk", "tail", "sleep", "echo", "nc", "nslookup"}
 
 // loadImages gives all nodes one image under both names: nothing is pulled.

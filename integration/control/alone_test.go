@@ -189,7 +189,7 @@ func TestAnEndIsReceivedWhenThePeerReturns(t *testing.T) {
 	}
 }
 
-// TestARefusalIsReported: what a provider refuses is to be read at the request.
+// TestARefusalIsReported: a provider's refusal is shown on the request.
 func TestARefusalIsReported(t *testing.T) {
 	home, abroad := agents(t)
 	offer(t, abroad, "cpu=2", "memory=4Gi", "pods=10")

@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// agentMemory is what the chart lets an agent have.
+// agentMemory is the agent's memory limit in the chart.
 const agentMemory = 512 << 20
 
 // TestAHostilePeerHarmsNobodyElse lets other clusters, which joined with a token, attack real

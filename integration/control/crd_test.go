@@ -145,7 +145,7 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		"with a domain before it, or none":        {object: tolerating(v1alpha1.PoolToleration{Key: "a..b/c"}), want: "that is not the key of a taint"},
 		"of any value, or of one":                 {object: tolerating(v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "b"}), want: "with the operator Exists there is no value"},
 		"of effects that there are":               {object: tolerating(v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}), want: `Unsupported value: "NoAdmit"`},
-		"and there are eight at the most":         {object: tolerating(slices.Repeat([]v1alpha1.PoolToleration{{Key: "a"}}, 9)...), want: "must have at most 8 items"},
+		"and there are at most eight":             {object: tolerating(slices.Repeat([]v1alpha1.PoolToleration{{Key: "a"}}, 9)...), want: "must have at most 8 items"},
 		"a policy accepts automatically or never": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = "Sometimes" }), want: `spec.accept: Unsupported value: "Sometimes": supported values: "Automatic", "AfterApproval", "Never"`},
 		"a percentage is at most 100":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
 		"a percentage is not negative":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},

@@ -178,8 +178,8 @@ func runOne(ctx context.Context, home *cluster, name string) (*corev1.Namespace,
 	return ns, runs(ctx, home, p)
 }
 
-// snapshots returns all objects of both clusters by "cluster resource
-// namespace/name", with what in them speaks of Entente.
+// snapshots returns all objects of both clusters by "cluster resource namespace/name", with the
+// parts that refer to Entente.
 func snapshots(ctx context.Context, p *pair) (map[string]string, error) {
 	out := map[string]string{}
 	for _, c := range p.clusters() {

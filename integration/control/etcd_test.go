@@ -93,7 +93,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 		f := grantTo(ctx, t, p, attackPods)
 		f.space(ctx, t, space)
 		floods = append(floods, f)
-		go sayWithoutEnd(ctx, p)
+		go sendWithoutEnd(ctx, p)
 		go f.rewrite(space)
 		go f.churn(space)
 	}
@@ -129,7 +129,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	beside := startPods(ctx, t, abroad, honest, "beside")
 	t.Logf("the honest peer started %.0f pods a second alone, and %.0f beside three attackers", alone, beside)
 	if sent() < 1000 || texts.Said.Load() < 1000 {
-		t.Errorf("the attack was none: %d and %d messages", sent(), texts.Said.Load())
+		t.Errorf("the attack sent too little: %d and %d messages", sent(), texts.Said.Load())
 	}
 	last = etcd.look(t)
 	if last[etcdSize] > last["etcd_server_quota_backend_bytes"]*4/5 {
@@ -208,8 +208,8 @@ func largeStatus(ref peering.ObjectRef, n int) peering.PodStatus {
 	return peering.PodStatus{Ref: ref, RemoteName: "flood/" + ref.Name, RemoteUID: "r-" + ref.UID, Status: b}
 }
 
-// sayWithoutEnd changes the texts of all contracts that a peer can speak of.
-func sayWithoutEnd(ctx context.Context, p *puppet.Peer) {
+// sendWithoutEnd changes the texts of all contracts that a peer can send.
+func sendWithoutEnd(ctx context.Context, p *puppet.Peer) {
 	for n := 0; ctx.Err() == nil; n++ {
 		p.Say(func(s *peering.PeerState) {
 			for len(s.Contracts) < peering.MaxContracts {

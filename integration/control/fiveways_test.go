@@ -48,7 +48,7 @@ import (
 // The peering that is made in all ways, as each way writes it. Home consumes; a
 // token that abroad made establishes the trust.
 const (
-	// thePolicy is abroad's word, which only a manifest says.
+	// thePolicy is abroad's, which only a manifest can create.
 	thePolicy = `
 apiVersion: entente.dev/v1alpha1
 kind: PeeringPolicy
@@ -108,7 +108,7 @@ type way struct {
 	envelope func(ctx context.Context, f *fiveWays, contract string) (string, error)
 }
 
-// fiveWays is what all ways need.
+// fiveWays has the state that all ways share.
 type fiveWays struct {
 	home, abroad *cluster
 	// bearer is the token of an administrator of each cluster's own, with the
@@ -187,7 +187,7 @@ func TestFiveWaysMakeTheSamePeering(t *testing.T) {
 				t.Logf("all have to be signed as\n%s", terms)
 			}
 			if terms != first.terms {
-				t.Errorf("what was signed differs (-%s +%s):\n%s", first.way, w.name, gocmp.Diff(first.terms, terms))
+				t.Errorf("the signed terms differ (-%s +%s):\n%s", first.way, w.name, gocmp.Diff(first.terms, terms))
 			}
 			if objects != first.objects {
 				t.Errorf("the objects differ (-%s +%s):\n%s", first.way, w.name, gocmp.Diff(first.objects, objects))
@@ -317,7 +317,7 @@ func (f *fiveWays) terms(t *testing.T, name string) string {
 	return string(blank)
 }
 
-// objects returns the specs of what a way left at home, without what only one way
+// objects returns the specs of the objects that a way left at home, without what only one way
 // needs: the token's Secret by its name.
 func (f *fiveWays) objects(t *testing.T) string {
 	t.Helper()

@@ -53,7 +53,7 @@ type writes struct {
 	err error
 }
 
-// countWrites watches objects until ctx ends. check says what is wrong with one.
+// countWrites watches objects until ctx ends. check returns what is wrong with one.
 func countWrites(ctx context.Context, t *testing.T, c *cluster, list ctrlclient.ObjectList, check func(ctrlclient.Object) error, opts ...ctrlclient.ListOption) *writes {
 	t.Helper()
 	w, err := c.client.Watch(ctx, list, opts...)
@@ -238,7 +238,7 @@ const (
 	floodContractPods = 10
 	floodConfigBytes  = 1000 << 10
 	floodPorts        = 100
-	// flooded is how long a machine may take to have what a flood may have.
+	// flooded is how long a machine may take to accept a whole flood.
 	flooded = 6 * time.Minute
 )
 

@@ -52,7 +52,7 @@ func TestATokenMakesAContractAndAContractANode(t *testing.T) {
 		}
 		want := map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}
 		if diff := cmp.Diff(want, terms.Resources.Strings()); diff != "" {
-			t.Errorf("what is granted (-want +got):\n%s", diff)
+			t.Errorf("the grant (-want +got):\n%s", diff)
 		}
 		forged := envelope
 		forged.Payload = []byte(strings.Replace(string(envelope.Payload), `"20"`, `"90"`, 1))

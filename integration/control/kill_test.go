@@ -178,12 +178,12 @@ func diesAtAnyMoment(t *testing.T, name string, rounds, seed, first int) {
 	}
 }
 
-// round is what is left to chance.
+// round has the random choices of a round.
 type round struct {
 	// After is when the random moment is, Late how late the kill, Down how long
 	// the agent stays dead.
 	After, Late, Down time.Duration
-	// Ends is who ends the peering, and how.
+	// Ends says which side ends the peering, and how.
 	Ends int
 }
 

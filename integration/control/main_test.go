@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/integration/leak"
 )
 
-// world is what all tests of a run share.
+// world is the state that all tests of a run share.
 var world struct {
 	skip  string
 	pairs pairs

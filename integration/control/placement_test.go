@@ -33,8 +33,7 @@ func TestPlacementNeedsNoAgent(t *testing.T) {
 	if err := home.client.Patch(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: labelled}}, patch); err != nil {
 		t.Fatal(err)
 	}
-	// spec is what a pod looks like once it was created, without what differs
-	// from pod to pod.
+	// spec is a created pod's spec, without the parts that differ from pod to pod.
 	spec := func(namespace string, change func(*corev1.Pod)) corev1.PodSpec {
 		t.Helper()
 		p := pod(namespace, "p", change)

@@ -175,7 +175,7 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 	}
 }
 
-// hostOf is what abroad calls its host in DNS.
+// hostOf is the name of abroad's host in DNS.
 func hostOf(ctx context.Context, home *cluster) string {
 	var fc v1alpha1.ForeignCluster
 	if err := home.get(ctx, abroadName, &fc); err != nil {

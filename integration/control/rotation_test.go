@@ -153,7 +153,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 		if pid := c.cmd.Process.Pid; !c.running() || pid != pids[c] {
 			t.Errorf("the agent of %s was restarted", c.name)
 		}
-		// The log has what is between two looks, too.
+		// The log also has lines between two polls.
 		text, err := c.since(logs[c])
 		if err != nil {
 			t.Fatal(err)
@@ -362,7 +362,7 @@ func (l *load) run(ctx context.Context, kind string, rate int, do func(context.C
 			}
 			l.wg.Go(func() {
 				defer func() { <-places }()
-				// What was begun is not cut off by the end.
+				// The end does not cut off what was started.
 				one, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 				defer cancel()
 				allowed, began := l.allowed(kind), time.Now()
@@ -692,7 +692,7 @@ func (p *third) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStr
 	return nil
 }
 
-// RequestPeering implements PeeringService: it offers what is asked for.
+// RequestPeering implements PeeringService: it offers the requested amounts.
 func (p *third) RequestPeering(_ context.Context, req *ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
 	ask, err := wire.AskFrom(req.GetRequest())
 	if err != nil || !req.GetValidateOnly() {

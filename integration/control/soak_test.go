@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// recovery is how long two clusters may take to agree after an agent that was
-	// killed serves again: two rounds of asking again after a no, on a busy machine.
+	// recovery is how long two clusters may take to agree after an agent that was killed serves
+	// again: two rounds of asking again after a no, on a busy machine.
 	recovery = 2 * time.Minute
 	// holds is how long a provider may reserve the capacity of an offer that was not signed, and
 	// until it notices.
@@ -115,7 +115,7 @@ func chapters() []chapter {
 	}
 }
 
-// ordeal is what the rounds of a chapter share.
+// ordeal is the state that the rounds of a chapter share.
 type ordeal struct {
 	home, abroad *cluster
 	random       *rand.Rand
@@ -127,7 +127,7 @@ type ordeal struct {
 	revision int64
 	cpu      string
 	log      int64
-	// how is which of several ways an administrator takes.
+	// how is the way that an administrator takes.
 	how int
 	// node and pod are the virtual node and the pod at work there and abroad, which
 	// stay the same; worked is since when.
@@ -139,7 +139,7 @@ type ordeal struct {
 	counted map[string]v1alpha1.Usage
 }
 
-// fate is what is left to chance in a round.
+// fate has the random choices of a round.
 type fate struct {
 	// Victims are the processes to kill; none, to see how long it takes.
 	Victims []string
@@ -159,9 +159,9 @@ type died struct {
 	untold bool
 }
 
-// TestAPeeringSurvivesAKillInEachPart kills an agent of either side, or both, at
-// a random moment of each thing that two clusters do together, ENTENTE_ROUNDS times
-// for each. ENTENTE_SEED repeats what was left to chance.
+// TestAPeeringSurvivesAKillInEachPart kills an agent of either side, or both, at a random moment of
+// each thing that two clusters do together, ENTENTE_ROUNDS times for each. ENTENTE_SEED repeats the
+// random choices.
 func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 	only.Matrix(t, "more than a minute; package faults kills agents with each change")
 	home, abroad := agents(t)
@@ -190,7 +190,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 				}
 				o.goThrough(t, &chapter, rounds, uint64(seed)<<8|uint64(i), w, before)
 			}
-			// What a long one leaves is looked at when its pods and namespaces are gone.
+			// The leftovers of a long one are checked when its pods and namespaces are gone.
 			t.Run("rounds", live)
 			if err := errors.Join(part(t.Context(), home, abroad, later), nothingLeft(t.Context(), o.home.pair, before)); err != nil {
 				t.Error(err)
@@ -316,7 +316,7 @@ func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
 	return out, o.check(ctx, c)
 }
 
-// check looks at what has to hold when both sides have agreed.
+// check checks the invariants when both sides have agreed.
 func (o *ordeal) check(ctx context.Context, c *chapter) error {
 	granted := c.granted(o)
 	err := grantedIs(ctx, o.abroad, granted)
@@ -454,7 +454,7 @@ func renewal(ctx context.Context, o *ordeal) error {
 	}
 }
 
-// remember notes what is agreed on now.
+// remember records the present agreement.
 func (o *ordeal) remember(ctx context.Context) error {
 	held, err := theOnly(ctx, o.abroad)
 	if err == nil {
@@ -745,5 +745,5 @@ func (p *process) logs(ctx context.Context, from int64, text string) error {
 	return errors.Join(fmt.Errorf("%s does not log %s", p.name, text), ctx.Err())
 }
 
-// reasonOf is what an agent answered, for counts of failures.
+// reasonOf is the reason of an agent's error, for counts of failures.
 func reasonOf(err error) string { return string(wire.ReasonOf(err)) }

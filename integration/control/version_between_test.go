@@ -52,7 +52,7 @@ type revision interface {
 	lacks(method string) bool
 }
 
-// face is what one cluster takes for its peer.
+// face is the end that one cluster takes for its peer.
 type face struct {
 	b *between
 	// to is the cluster that sees it, id that one's, as the other cluster, whose

@@ -60,7 +60,7 @@ func whileRecording(ctx context.Context, do func(context.Context) error, capture
 	return err
 }
 
-// Traffic is what a recording has.
+// Traffic is the contents of a recording.
 type Traffic struct {
 	// WireGuard and TLS packets, and the TLS records that were read.
 	WireGuard, TLS, Records int

@@ -126,7 +126,7 @@ func (w *World) Offloaded(ctx context.Context, namespace string) error {
 	})
 }
 
-// RemoteNamespace is what a namespace of home is called abroad.
+// RemoteNamespace is the name of a namespace of home abroad.
 func (w *World) RemoteNamespace(ctx context.Context, namespace string) (string, error) {
 	var list corev1.NamespaceList
 	if err := w.Abroad.Client.List(ctx, &list, ctrlclient.MatchingLabels{
@@ -264,7 +264,7 @@ func (s *Side) names(ctx context.Context, list ctrlclient.ObjectList, opts ...ct
 func Ended(err error, words ...string) error {
 	var failed *CommandError
 	if err == nil {
-		return fmt.Errorf("want a failure that says %q, and there was none", words)
+		return fmt.Errorf("want a failure that says %q, got none", words)
 	}
 	if !errors.As(err, &failed) {
 		return fmt.Errorf("want a failure that says %q, have: %w", words, err)

@@ -27,7 +27,7 @@ import (
 
 // Side is one cluster, with an administrator's access.
 type Side struct {
-	// Name is what the cluster calls itself to others.
+	// Name is the cluster's own name.
 	Name string
 	// Plan has the lab's names and addresses; its node is Plan.Control().
 	Plan lab.ClusterPlan
@@ -131,7 +131,7 @@ func Watching(ctx context.Context, w io.Writer) context.Context {
 	return context.WithValue(ctx, watching{}, w)
 }
 
-// Output is what a command printed so far; see Watching.
+// Output is the output of a command so far; see Watching.
 type Output struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -32,15 +32,15 @@ type Snapshot struct {
 	Network []string
 }
 
-// Snapshot looks at a cluster.
+// Snapshot reads the state of a cluster.
 func (s *Side) Snapshot(ctx context.Context) (Snapshot, error) {
 	objects, err := s.snapshotObjects(ctx)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("look at the objects of %s: %w", s.Name, err)
+		return Snapshot{}, fmt.Errorf("list the objects of %s: %w", s.Name, err)
 	}
 	network, err := s.snapshotNetwork(ctx)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("look at the network of %s: %w", s.Name, err)
+		return Snapshot{}, fmt.Errorf("read the network of %s: %w", s.Name, err)
 	}
 	return Snapshot{Objects: objects, Network: network}, nil
 }
@@ -220,9 +220,9 @@ func (s *Side) ipJSON(ctx context.Context, args ...string) ([]map[string]any, er
 	return slices.DeleteFunc(list, func(m map[string]any) bool { return len(m) == 0 }), nil
 }
 
-// Snapshots looks at both clusters.
+// Snapshots reads the state of both clusters.
 func (w *World) Snapshots(ctx context.Context) (map[*Side]Snapshot, error) {
-	w.Wait("a look at everything that there is")
+	w.Wait("list all objects")
 	out := map[*Side]Snapshot{}
 	for _, s := range w.Sides() {
 		snapshot, err := s.Snapshot(ctx)

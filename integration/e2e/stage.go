@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Stage is clusters that the tests of another package share. The zero value has none yet.
-// KEEP=1 leaves them up afterwards.
+// Stage has clusters that the tests of another package share. The zero value has none yet. KEEP=1
+// leaves them up afterwards.
 type Stage struct {
 	// World is set by what brings them up, as soon as there is something to take away.
 	World *World

@@ -82,7 +82,7 @@ func copies(ctx context.Context, t *testing.T, home *Side, pod string) {
 	}
 }
 
-// forwards has a port of a pod forwarded while its output is attached, and looks whether a request
+// forwards has a port of a pod forwarded while its output is attached, and checks whether a request
 // through the one shows in the other.
 func forwards(ctx context.Context, t *testing.T, w *World, pod *corev1.Pod) {
 	t.Helper()

@@ -49,7 +49,7 @@ func TestPeerDoesEverything(t *testing.T) {
 	}
 }
 
-// TestKubectlShowsThePeering looks at a peering as a user does.
+// TestKubectlShowsThePeering shows a peering as a user sees it.
 func TestKubectlShowsThePeering(t *testing.T) {
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
@@ -70,7 +70,7 @@ func TestKubectlShowsThePeering(t *testing.T) {
 			t.Errorf("in %s the peer is %q, want %s with role %s, connected, with a tunnel", side.s.Name, lines[1], side.s.Other.Name, side.role)
 		}
 		if granted := contract.Spec.Resources.Cpu().String() + " CPU, "; !strings.Contains(lines[1], granted) || !strings.Contains(lines[1], "%") {
-			t.Errorf("in %s the row is %q, want what is granted, %s…, and how much of it is used", side.s.Name, lines[1], granted)
+			t.Errorf("in %s the row is %q, want the grant, %s…, and how much of it is used", side.s.Name, lines[1], granted)
 		}
 	}
 
@@ -470,7 +470,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			t.Errorf("the internet saw %s", traffic)
 		}
 	})
-	t.Run("what was not offloaded cannot be reached from abroad", func(t *testing.T) {
+	t.Run("pods of other namespaces cannot be reached from abroad", func(t *testing.T) {
 		closed := WebPod("default", "closed", map[string]string{"app": "closed"})
 		place(&closed.Spec, AtHome, nil)
 		OK(t, w.Home.Create(ctx, closed))

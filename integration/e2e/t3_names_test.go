@@ -97,7 +97,7 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 			t.Errorf("home's api leads to the provider's own Service: %s", out)
 		}
 	})
-	t.Run("names of the provider are none", func(t *testing.T) {
+	t.Run("names of the provider do not resolve", func(t *testing.T) {
 		for _, name := range []string{
 			"own.default", "own.default.svc.cluster.local", "kubernetes.default.svc.cluster.local", "web." + twin.Namespace + ".svc.cluster.local",
 			"entente-agent.entente-system.svc.cluster.local",

@@ -113,8 +113,8 @@ func indexed(namespace, name string, completions int32) *batchv1.Job {
 	}
 }
 
-// TestAnUnschedulablePodAbroadSaysSoAtHome keeps pods off the provider's node, and wants the words of its
-// scheduler on the pod at home, until the node takes pods again.
+// TestAnUnschedulablePodAbroadSaysSoAtHome keeps pods off the provider's node, and expects the
+// message of its scheduler on the pod at home, until the node takes pods again.
 func TestAnUnschedulablePodAbroadSaysSoAtHome(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)

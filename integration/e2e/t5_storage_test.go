@@ -243,8 +243,8 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	})
 }
 
-// TestAMoveSurvivesKills moves a volume home and back. The command is killed again and again on each way, a
-// pod of the copy is lost, one move is given up, and what is there in the end is what was there before.
+// TestAMoveSurvivesKills moves a volume home and back. The command is killed again and again on each
+// way, a pod of the copy is lost, one move is aborted, and the data at the end is the same as before.
 func TestAMoveSurvivesKills(t *testing.T) {
 	only.Matrix(t, "it takes four minutes")
 	ctx, w := theStage.On(t)
@@ -372,7 +372,7 @@ func moves(ctx context.Context, t *testing.T, s *Side, claim, to string, flags .
 	OK(t, err)
 	t.Logf("moved to %s in %s\n%s", to, time.Since(begun).Round(100*time.Millisecond), text)
 	if !strings.Contains(text, "Both sides read the same") {
-		t.Errorf("it does not say what was read")
+		t.Errorf("it does not print the digest")
 	}
 	var left corev1.ConfigMapList
 	OK(t, s.Client.List(ctx, &left, ctrlclient.InNamespace(shop), ctrlclient.HasLabels{"entente.dev/move"}))

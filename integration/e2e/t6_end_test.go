@@ -101,7 +101,7 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		}
 		if len(marked) > 0 {
-			t.Errorf("what still speaks of Entente: %q", marked)
+			t.Errorf("still refers to Entente: %q", marked)
 		}
 		OK(t, w.DeleteNamespace(ctx, shop))
 		OK(t, w.NothingLeft(ctx, theStage.Before))

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// WireGuard is what `wg show` prints in the network namespace of the cluster's
-// node. Where the kernel has no WireGuard, the socket that wg wants is private to
-// the fabric's pod; root can reach it through the process that holds it.
+// WireGuard is the output of `wg show` in the network namespace of the cluster's node. Where the
+// kernel has no WireGuard, the socket that wg wants is private to the fabric's pod; root can reach
+// it through the process that holds it.
 func (s *Side) WireGuard(ctx context.Context, args ...string) (string, error) {
 	argv, err := s.WireGuardCommand(ctx, args...)
 	if err != nil {
@@ -17,7 +17,7 @@ func (s *Side) WireGuard(ctx context.Context, args ...string) (string, error) {
 	return s.OnNode(ctx, argv...)
 }
 
-// WireGuardCommand is what WireGuard runs.
+// WireGuardCommand is the command of the WireGuard process.
 func (s *Side) WireGuardCommand(ctx context.Context, args ...string) ([]string, error) {
 	pid, err := s.Process(ctx, PartWireGuard)
 	if err != nil {

@@ -179,7 +179,7 @@ func (s *Side) Twin(ctx context.Context, origin *corev1.Pod) (*corev1.Pod, error
 	return &list.Items[0], nil
 }
 
-// Lives is who a pod is and how often it was started.
+// Lives says which pod it is and how often it was started.
 type Lives map[string]string
 
 // LivesOf maps pods by namespace and name to UID and restarts.

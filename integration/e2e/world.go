@@ -73,7 +73,7 @@ func or(values ...string) string {
 	return ""
 }
 
-// withDefaults fills what was left out and checks that all is there.
+// withDefaults fills in defaults and checks that everything is there.
 func (c Config) withDefaults() (Config, error) {
 	c.Lab = or(c.Lab, os.Getenv("ENTENTE_LAB_NAME"), "e2e")
 	c.Home, c.Abroad = or(c.Home, "rome"), or(c.Abroad, "milan")
@@ -207,7 +207,7 @@ func (w *World) LoadImage(ctx context.Context) error {
 	return err
 }
 
-// Wait says what is waited for.
+// Wait prints what is waited for.
 func (w *World) Wait(what string) { w.Waiting(what) }
 
 // helmList is a list as --set has it.

@@ -15,8 +15,8 @@ const (
 	last  = 300 * time.Millisecond
 )
 
-// Is looks at something until look returns nil, at most for limit. The error says what
-// was waited for and what was missing last.
+// Is polls look until it returns nil, at most for limit. The error says what was waited for and
+// what was missing last.
 func Is(ctx context.Context, limit time.Duration, what string, look func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

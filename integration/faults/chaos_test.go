@@ -21,7 +21,7 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-// The kinds of what goes wrong in chaos.
+// The kinds of faults in chaos.
 const (
 	agentDies       = "an agent dies"
 	agentStops      = "an agent's pod is deleted"
@@ -44,7 +44,7 @@ const (
 // What goes wrong at one time goes wrong with different ones of these.
 const (
 	ofAgents, ofTunnels, ofAPIServers, ofKubelets = "agents", "tunnels", "API servers", "kubelets"
-	// ofNodes is all of one side, and ofLine what both sides share.
+	// ofNodes are the faults of one side, and ofLine those that both sides share.
 	ofNodes, ofLine = "nodes", "line"
 )
 
@@ -110,7 +110,7 @@ func (m mishap) excludes(o mishap) bool {
 	return m.home == o.home && (m.of == o.of || m.of == ofNodes || o.of == ofNodes)
 }
 
-// moment is what goes wrong at once, and what is waited afterwards.
+// moment is what goes wrong at once, and the wait afterwards.
 type moment struct {
 	mishaps []mishap
 	then    time.Duration
@@ -124,7 +124,7 @@ func (m moment) String() string {
 	return fmt.Sprintf("%s; then %s", strings.Join(all, ", and "), m.then.Round(100*time.Millisecond))
 }
 
-// moments are what a seed has go wrong, in this order: n mishaps, half of them alone.
+// moments are the faults of a seed, in this order: n mishaps, half of them alone.
 func moments(seed uint64, n int) []moment {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var kinds []kindOfFault
@@ -262,7 +262,7 @@ func nothingOrphaned(ctx context.Context, t *testing.T, w *e2e.World, before *co
 	}
 }
 
-// life is who a pod is, and what it did.
+// life identifies a pod, and says what it did.
 type life struct {
 	uid             types.UID
 	restarts        int

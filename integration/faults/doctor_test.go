@@ -103,7 +103,7 @@ spec: {cidrs: [198.19.240.0/20]}
 	}
 }
 
-// faultsOfTheWay are those of what is between the clusters, and of the other one.
+// faultsOfTheWay are those of the network between the clusters, and of the other cluster.
 func faultsOfTheWay() []fault {
 	drop := func(what string) string {
 		return "nft 'add table inet faulty'; nft 'add chain inet faulty f { type filter hook forward priority 0; " + what + " drop; }'"
@@ -210,7 +210,7 @@ func TestDoctorNamesFaults(t *testing.T) {
 	t.Logf("%d faults were not named", missed)
 }
 
-// doctor is the reasons of what doctor finds at home.
+// doctor returns the reasons of doctor's findings at home.
 func doctor(ctx context.Context, w *e2e.World) ([]string, error) {
 	text, err := w.Home.Entente(ctx, "doctor", "-o", "json")
 	if failed := (*e2e.CommandError)(nil); err != nil && (!errors.As(err, &failed) || failed.Code != 3) {

@@ -327,7 +327,7 @@ func runAway(ctx context.Context, t *testing.T, w *e2e.World, namespace, node st
 	return out, pods
 }
 
-// untouched holds that pods and their twins are those that they were, and never restarted.
+// untouched checks that pods and their twins are the same as before, and never restarted.
 func untouched(ctx context.Context, t *testing.T, w *e2e.World, remote string, home, abroad e2e.Lives, pods map[string]string) {
 	t.Helper()
 	now, err := w.Home.Pods(ctx, shop, pods)

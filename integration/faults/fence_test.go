@@ -16,7 +16,7 @@ import (
 const (
 	// fence is the shortest that there is.
 	fence = 3 * time.Minute
-	// fenceEarly is how long before its end a provider may begin to stop pods: a minute, and what
+	// fenceEarly is how long before its end a provider may start to stop pods: a minute, and what
 	// was already over of the fence when the line was cut.
 	fenceEarly = time.Minute + 15*time.Second
 	fenceLook  = 200 * time.Millisecond

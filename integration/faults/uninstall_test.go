@@ -72,7 +72,7 @@ func halfPeered(ctx context.Context, w *e2e.World) error {
 		return err
 	}
 	if out, err := w.Home.Entente(ctx, "peer", w.Abroad.Name, "--timeout", "5s"); err == nil {
-		return fmt.Errorf("a peer that is gone granted what was asked for: %s", out)
+		return fmt.Errorf("a peer that is gone granted a request: %s", out)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func TestAnEndLeavesNothing(t *testing.T) {
 	})
 }
 
-// installed makes sure that both clusters have the chart and no peering, and looks at them.
+// installed makes sure that both clusters have the chart and no peering, and takes snapshots.
 func installed(ctx context.Context, t *testing.T, w *e2e.World) map[*e2e.Side]e2e.Snapshot {
 	t.Helper()
 	e2e.OK(t, w.Heal(ctx))

@@ -16,10 +16,10 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// fieldManager names the lab as the owner of what it applies.
+// fieldManager names the lab as the owner of the objects that it applies.
 const fieldManager = "entente-lab"
 
-// apiAnswerMost bounds what is read of an API server's answer.
+// apiAnswerMost limits how much of an API server's response is read.
 const apiAnswerMost = 64 << 20
 
 // apiClient speaks to one API server: the few plain requests that bringing a

@@ -56,7 +56,7 @@ type moduleFiles struct {
 	names  []string // paths of files and folders inside the module, slash-separated
 }
 
-// Versions that show up in the binaries; go.mod says what is built.
+// Versions that show up in the binaries; go.mod decides what is built.
 const (
 	containerdVersion = "v2.4.2"
 	coreDNSVersion    = "v1.15.0"

@@ -83,7 +83,7 @@ func resume(ctx context.Context, o Options, progress func(string)) (*Lab, error)
 	if err != nil || len(left) == 0 {
 		return nil, err
 	}
-	progress("removing what is left of an earlier lab")
+	progress("removing the leftovers of an earlier lab")
 	return nil, remove(ctx, o.Name)
 }
 

@@ -20,7 +20,7 @@ func apiServer(c ClusterPlan) string {
 	return netip.AddrPortFrom(c.Control().Address, uint16(nodePorts.API)).String()
 }
 
-// controlPlane is what is needed to run one cluster's control plane.
+// controlPlane has everything to run one cluster's control plane.
 type controlPlane struct {
 	cluster ClusterPlan
 	kube    string // path of the multi-call binary

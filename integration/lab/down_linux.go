@@ -22,7 +22,7 @@ func Down(ctx context.Context, name string) error {
 		name = DefaultName
 	}
 	if !labName.MatchString(name) {
-		return fmt.Errorf("lab name %q is none", name)
+		return fmt.Errorf("lab name %q is malformed", name)
 	}
 	if err := remove(ctx, name); err != nil {
 		return err

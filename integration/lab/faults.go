@@ -24,8 +24,7 @@ func NewPair(a, b string) Pair {
 	return Pair{A: a, B: b}
 }
 
-// PairFault is what the internet does to the packets between two clusters,
-// both ways alike.
+// PairFault is a fault of the internet between two clusters, both ways alike.
 type PairFault struct {
 	Pair
 	// Cut loses all packets.
@@ -145,7 +144,7 @@ func (f *Faults) pair(names []string) *PairFault {
 	return &f.Pairs[len(f.Pairs)-1]
 }
 
-// String is what the fault does, for people.
+// String describes the fault, for people.
 func (f PairFault) String() string {
 	var what []string
 	if f.Cut {
@@ -207,7 +206,7 @@ func routerRules(p Plan, f Faults) string {
 	return b.String()
 }
 
-// bridgeRules are what is cut and lost between clusters on one LAN, multicast too.
+// bridgeRules cut and lose packets between clusters on one LAN, multicast too.
 func bridgeRules(p Plan, f Faults) string {
 	var b strings.Builder
 	b.WriteString("table bridge lab\ndelete table bridge lab\ntable bridge lab {\n")

@@ -31,7 +31,7 @@ type host struct {
 	ended  chan struct{}
 }
 
-// hostSpec is what a host's first process has to know.
+// hostSpec is the input of a host's first process.
 type hostSpec struct {
 	Name      string         `json:"name"`
 	Addresses []netip.Prefix `json:"addresses"`

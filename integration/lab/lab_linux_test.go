@@ -142,7 +142,7 @@ func (l *testLab) pingAddress(from string, to netip.Addr, count int) (int, time.
 	return received, mean
 }
 
-// traces are what a running lab is made of, to look for when it is gone.
+// traces are the parts of a running lab, to check for when it is gone.
 type traces struct {
 	pids       []int
 	namespaces []string
@@ -847,7 +847,7 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 			t.Error("one host is on two LANs")
 		}
 	})
-	t.Run("a cut also cuts what is routed", func(t *testing.T) {
+	t.Run("a cut also cuts routed packets", func(t *testing.T) {
 		l.mustFault(FaultRequest{Kind: "cut", A: a, B: b})
 		if got, _ := l.ping(a, b, 3); got != 0 {
 			t.Errorf("%d answers", got)

@@ -22,7 +22,7 @@ const (
 	containerd   = "/run/containerd/containerd.sock"
 )
 
-// nodeSpec is all that a node's first process has to know.
+// nodeSpec is the input of a node's first process.
 type nodeSpec struct {
 	Lab     string      `json:"lab"`
 	Cluster ClusterPlan `json:"cluster"`

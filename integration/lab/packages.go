@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// programs are what a lab of real nodes takes from the machine, with the Debian
-// packages that have them.
+// programs are those that a lab of real nodes takes from the machine, with the Debian packages that
+// have them.
 var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"runc":             "runc",
 	"nft":              "nftables",
@@ -27,8 +27,8 @@ var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"wg":               "wireguard-tools",
 }
 
-// hostPrograms are what tests run on hosts of a shared LAN and on nodes, with their packages: a lab
-// itself needs none of them.
+// hostPrograms are those that tests run on hosts of a shared LAN and on nodes, with their packages: a
+// lab itself needs none of them.
 var hostPrograms = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"avahi-daemon": "avahi-daemon",
 	"avahi-browse": "avahi-utils",
@@ -78,8 +78,7 @@ func installed(program string) bool {
 	})
 }
 
-// InstallPackages installs what is missing, if this is root on Debian; else it
-// says what is missing.
+// InstallPackages installs missing packages, if this is root on Debian; otherwise it lists them.
 func InstallPackages(ctx context.Context, progress func(string)) error {
 	return installPackages(ctx, MissingPackages, progress)
 }

@@ -123,7 +123,7 @@ type Options struct {
 
 var labName = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
 
-// withDefaults fills what was left out and refuses what cannot be.
+// withDefaults fills in defaults and refuses impossible options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Name == "" {
 		o.Name = DefaultName

@@ -72,7 +72,7 @@ func (s *stage) recorded(ctx context.Context, t *testing.T, do func(context.Cont
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
 }
 
-// avahiPrograms are what avahi needs.
+// avahiPrograms are the programs that avahi needs.
 var avahiPrograms = []string{"avahi-daemon", "avahi-browse", "dbus-daemon"}
 
 // host is a machine on a LAN until the test ends.

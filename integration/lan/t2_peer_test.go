@@ -60,8 +60,8 @@ func TestAvahiFindsAPublishedCluster(t *testing.T) {
 	}
 }
 
-// missingOf is what avahi-browse does not say of a cluster: its name and its TXT by
-// IPv4 and by IPv6.
+// missingOf returns what avahi-browse does not report of a cluster: its name and its TXT by IPv4
+// and by IPv6.
 func missingOf(out, id string, side *e2e.Side) string {
 	seen := map[string]bool{}
 	for line := range strings.Lines(out) {

@@ -22,8 +22,8 @@ func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		is   setting
-		// reasons are what each side says of the other: in the condition Trusted, or in
-		// an event, which is what the one that was asked has.
+		// reasons are each side's reasons about the other: in the condition Trusted, or in an
+		// event, which is what the one that was asked has.
 		reasons map[*e2e.Side][]string
 	}{
 		{"one that only looks is found, and no more", found, map[*e2e.Side][]string{rome: {"GroupUnknown"}, oslo: {"Discovered"}}},

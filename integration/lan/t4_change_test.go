@@ -130,14 +130,14 @@ func (s *stage) moves(ctx context.Context, t *testing.T, side *e2e.Side, to stri
 	t.Logf("the agent of %s is ready %s after its API server", side.Name, seconds(time.Since(begin)))
 }
 
-// mesh is what is between the clusters.
+// mesh has the peerings between the clusters.
 type mesh struct {
 	ids       map[*e2e.Side]string
 	contracts map[pair]map[v1alpha1.ContractRole]string
 	bundles   map[pair]string
 }
 
-// mesh looks at what is between all clusters that there are.
+// mesh reads the peerings between all clusters.
 func (s *stage) mesh(ctx context.Context, t *testing.T) mesh {
 	t.Helper()
 	m := mesh{map[*e2e.Side]string{}, map[pair]map[v1alpha1.ContractRole]string{}, map[pair]string{}}

@@ -25,7 +25,7 @@ import (
 // tsigSecret is the secret of the keys of these tests.
 const tsigSecret = "c2l4dGVlbiBieXRlcyBvZiBhIHNlY3JldCBvciBtb3Jl"
 
-// zoneHead is what a zone file begins with.
+// zoneHead is the beginning of a zone file.
 const zoneHead = "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A %s\n"
 
 // TestClustersAreFoundInZonesOfBINDAndCoreDNS has name servers on machines of the LAN.

@@ -50,7 +50,7 @@ func (d *demo) lanActs(name string) []act {
 	}
 }
 
-// lanEnds are how it ends.
+// lanEnds are the acts at the end.
 func (d *demo) lanEnds() []act {
 	return []act{
 		{"The end", "A cluster that leaves says goodbye: pods that run abroad come home.", "Delete the application", d.remove},
@@ -103,7 +103,7 @@ func (d *demo) installSecond(ctx context.Context) error {
 	if err := <-installed; err != nil {
 		return err
 	}
-	d.step.Note("Each proved to the other that it knows the secret, and neither said it: who does not know it learns nothing that it could try guesses on.")
+	d.step.Note("Each proved to the other that it knows the secret, without sending it: an attacker learns nothing with which to try guesses.")
 	return w.Offloaded(ctx, namespace)
 }
 

@@ -192,7 +192,7 @@ func (d *demo) acts(name string) []act {
 	}
 }
 
-// ends are how it ends.
+// ends are the acts at the end.
 func (d *demo) ends() []act {
 	return []act{
 		{

@@ -13,7 +13,7 @@ import (
 // have images of these names, which are made here of the same sources and of Debian's packages.
 const registry = "registry.k8s.io/e2e-test-images/"
 
-// packages are what the images of Kubernetes' tests have of their distribution.
+// packages are the packages of their distribution in the images of Kubernetes' tests.
 var packages = []string{
 	"bash", "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "libc-bin", "netcat-openbsd", "nginx-light", "socat", "util-linux",
 }

@@ -47,7 +47,7 @@ func stage(t *testing.T) (ctx context.Context, w *World, node, binaries string) 
 	virtual, err := w.Peer(ctx)
 	OK(t, err)
 	defaultClass(ctx, t, w.Home)
-	// What the suites mean to be on some node is to be on the virtual one.
+	// Pods that the suites place on some node have to be on the virtual one.
 	_, err = w.Home.Kubectl(ctx, "cordon", w.Home.Node())
 	OK(t, err)
 	return ctx, w, virtual.Name, binaries
@@ -62,7 +62,7 @@ func defaultClass(ctx context.Context, t *testing.T, s *Side) {
 	OK(t, s.Client.Update(ctx, &class))
 }
 
-// results is where a suite writes what it did.
+// results is the file with the results of a suite.
 func results(t *testing.T, w *World) string {
 	t.Helper()
 	dir := filepath.Join(w.Root, ".build/conformance", time.Now().UTC().Format("20060102-150405"), t.Name())

@@ -22,7 +22,7 @@ const (
 	docFile      = "../../../docs/conformance.md"
 )
 
-// table is what runs and what does not.
+// table lists which tests run and which do not.
 type table struct {
 	included []string
 	reasons  []reason

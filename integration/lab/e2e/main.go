@@ -40,7 +40,7 @@ import (
 	_ "k8s.io/kubernetes/test/utils/ktesting/format"
 )
 
-// suite is what Ginkgo puts before the text of a test when it looks for those in focus.
+// suite is the text that Ginkgo puts before that of a test when it looks for those in focus.
 const suite = "Kubernetes on a virtual node"
 
 func main() {

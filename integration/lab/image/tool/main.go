@@ -104,7 +104,7 @@ func run(ctx context.Context, command string, args []string) error {
 	return errors.New(usage)
 }
 
-// whoami is what the server answers with.
+// whoami is the server's response.
 type whoami struct {
 	Hostname  string            `json:"hostname"`
 	Pod       string            `json:"pod,omitempty"`
