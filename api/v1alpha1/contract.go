@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Contract is a contract with a foreign cluster, as this cluster holds it. Its
-// envelope is the truth; the rest of the spec is the envelope made readable.
+// Contract is a contract with a foreign cluster, as this cluster stores it. Its envelope is authoritative; the rest
+// of the spec is a readable copy of it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,16 +29,16 @@ type Contract struct {
 
 	// spec is what was agreed.
 	Spec ContractSpec `json:"spec"`
-	// status is the state it is in.
+	// status is its state.
 	// +optional
 	Status ContractStatus `json:"status,omitempty"`
 }
 
-// ContractRole is this cluster's part in a contract.
+// ContractRole is this cluster's role in a contract.
 // +kubebuilder:validation:Enum=Consumer;Provider
 type ContractRole string
 
-// The parts.
+// The roles.
 const (
 	ContractConsumer ContractRole = "Consumer"
 	ContractProvider ContractRole = "Provider"
@@ -50,7 +50,7 @@ type ContractSpec struct {
 	ForeignCluster string `json:"foreignCluster"`
 	// peerID is the other side's cluster ID.
 	PeerID string `json:"peerID"`
-	// role is this cluster's part.
+	// role is this cluster's role.
 	Role ContractRole `json:"role"`
 	// revision counts the contract's revisions, from 1.
 	// +kubebuilder:validation:Minimum=1
@@ -73,16 +73,16 @@ type ContractSpec struct {
 	// price is what use costs.
 	// +optional
 	Price *PriceList `json:"price,omitempty"`
-	// renewable says whether the provider means to renew it.
+	// renewable says whether the provider intends to renew it.
 	// +optional
 	Renewable bool `json:"renewable,omitempty"`
-	// notice is how long pods may run on when the provider ends it before its time.
+	// notice is how long pods may continue to run when the provider ends it early.
 	// +optional
 	Notice *metav1.Duration `json:"notice,omitempty"`
 	// statementPeriod is how long each statement of use covers.
 	// +optional
 	StatementPeriod *metav1.Duration `json:"statementPeriod,omitempty"`
-	// exposure is what of each other the two clusters' pods reach.
+	// exposure is what the two clusters' pods reach in the other cluster.
 	// +optional
 	Exposure string `json:"exposure,omitempty"`
 	// pool is the pool of the provider's nodes that was asked for by name.
@@ -95,16 +95,16 @@ type ContractSpec struct {
 	// runtimeClasses is the runtime classes that offloaded pods may name.
 	// +optional
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
-	// limitRange is what containers of offloaded pods have that say nothing of a resource, and
-	// between which amounts they and their pods have to be. It stays as long as the contract.
+	// limitRange has the defaults of containers of offloaded pods that name no amount of a resource, and the bounds
+	// of containers and pods. It stays as long as the contract.
 	// +optional
 	LimitRange *LimitRange `json:"limitRange,omitempty"`
 	// envelope is the DSSE envelope, JSON, with both signatures. Verify it with
 	// `entente contract verify`.
 	// +kubebuilder:validation:MaxLength=131072
 	Envelope string `json:"envelope"`
-	// termination asks to end the contract: Drain lets what runs move away first,
-	// Now does not. Peer is what the agent writes when the other side ended it.
+	// termination asks to end the contract: Drain lets running pods move away first, Now does not. The agent writes
+	// Peer when the other side ended it.
 	// +optional
 	// +kubebuilder:validation:Enum=Drain;Now;Peer
 	Termination Termination `json:"termination,omitempty"`
@@ -120,11 +120,11 @@ const (
 	TerminatePeer  Termination = "Peer"
 )
 
-// ConditionNodeReady tells of a consumer's Contract whether its virtual node takes pods. It is a
-// reason of Offloading, too.
+// ConditionNodeReady is the condition of a consumer's Contract that its virtual node accepts pods. It is a reason
+// of Offloading, too.
 const ConditionNodeReady = "NodeReady"
 
-// ContractStatus is the state a contract is in.
+// ContractStatus is the state of a contract.
 type ContractStatus struct {
 	// phase is Active, Draining or Closed.
 	// +optional
@@ -132,7 +132,7 @@ type ContractStatus struct {
 	// reason is why it drains or closed: Expired, EndedHere or EndedByPeer.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message is why, for people.
+	// message is why, for users.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// drainUntil is when draining ends.
@@ -141,8 +141,7 @@ type ContractStatus struct {
 	// closedAt is when it closed.
 	// +optional
 	ClosedAt *metav1.Time `json:"closedAt,omitempty"`
-	// conditions has, at the consumer, NodeReady: whether the virtual node takes
-	// pods.
+	// conditions has, at the consumer, NodeReady: whether the virtual node accepts pods.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -166,11 +165,11 @@ type ContractStatus struct {
 	Statements []Statement `json:"statements,omitempty"`
 }
 
-// Usage is a count of use that goes on.
+// Usage is the running meter of use.
 type Usage struct {
 	// since is when the current period began.
 	Since metav1.MicroTime `json:"since"`
-	// until is up to when it was counted.
+	// until is the time up to which it was counted.
 	Until metav1.MicroTime `json:"until"`
 	// using is what was in use then.
 	// +optional

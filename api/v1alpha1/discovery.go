@@ -4,8 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // NodeDiscovery is the discovery of clusters on the LANs of one node, by Multicast DNS.
 // It has the name of its node. The agent creates one for the node that is the gateway;
-// without it the fabric of a node neither listens nor sends. What is found there is a
-// hint: nothing on a LAN proves who says it.
+// without it the fabric of a node neither listens nor sends. What is found there is a hint: nothing on a LAN is
+// proven.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,7 +20,7 @@ type NodeDiscovery struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the agent wants of the node.
+	// spec is what the agent asks of the node.
 	// +optional
 	Spec NodeDiscoverySpec `json:"spec,omitempty"`
 	// status is what the fabric on the node reports.
@@ -28,28 +28,25 @@ type NodeDiscovery struct {
 	Status NodeDiscoveryStatus `json:"status,omitempty"`
 }
 
-// NodeDiscoverySpec is what the agent wants of the node.
+// NodeDiscoverySpec is what the agent asks of the node.
 type NodeDiscoverySpec struct {
-	// interfaces is the network interfaces in use, by name; one that ends in * stands
-	// for all that begin so. Default: all whose names do not say that they lead to
-	// containers, virtual machines or tunnels.
+	// interfaces is the network interfaces in use, by name; one that ends in * matches all with that prefix.
+	// Default: all except those whose names show that they lead to containers, virtual machines or tunnels.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=16
 	Interfaces []string `json:"interfaces,omitempty"`
-	// expected is the IDs of clusters that come first in status.found, whatever else the
-	// LAN says: those that policies list under spec.automatic.clusterIDs, and those that
-	// somebody decided about.
+	// expected is the IDs of clusters that come first in status.found, whatever else is on the LAN: those that
+	// policies list under spec.automatic.clusterIDs, and those that an administrator decided about.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=32
 	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
 	Expected []string `json:"expected,omitempty"`
-	// publish is what the node publishes of this cluster. Without it the node only
-	// looks for others.
+	// publish is what the node publishes of this cluster. Without it the node only discovers others.
 	// +optional
 	Publish *PublishedCluster `json:"publish,omitempty"`
 	// notPublished is why there is nothing to publish, and what to do about it.
@@ -60,8 +57,7 @@ type NodeDiscoverySpec struct {
 
 // PublishedCluster is a cluster as a service of DNS-SD (RFC 6763).
 type PublishedCluster struct {
-	// instance is the name of the service that people see. Where another one on the LAN
-	// has it, a number is added.
+	// instance is the name of the service that users see. If another one on the LAN has it, a number is added.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Instance string `json:"instance"`
@@ -69,7 +65,7 @@ type PublishedCluster struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	Host string `json:"host"`
-	// port is that of the peer API.
+	// port is the port of the peer API.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
@@ -84,11 +80,11 @@ type PublishedCluster struct {
 	// +kubebuilder:validation:Pattern=`^[a-z2-7]{32}$`
 	// +kubebuilder:validation:MaxLength=32
 	ClusterID string `json:"clusterID"`
-	// name is how this cluster calls itself.
+	// name is the name that this cluster gives itself.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name,omitempty"`
-	// api is the protocol revisions that it speaks, as "1" or "1-2".
+	// api is the protocol revisions that it supports, as "1" or "1-2".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	API string `json:"api,omitempty"`
@@ -121,8 +117,8 @@ type NodeDiscoveryStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=512
 	Problems []string `json:"problems,omitempty"`
-	// since is when the fabric began to listen: for some seconds after it not everybody
-	// has answered yet. It is absent while the fabric cannot listen.
+	// since is when the fabric began to listen: in the first seconds not all clusters have responded yet. It is
+	// absent while the fabric cannot listen.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// observedAt is when the fabric last wrote this. It writes at least each minute.
@@ -130,26 +126,25 @@ type NodeDiscoveryStatus struct {
 	ObservedAt metav1.Time `json:"observedAt,omitempty"`
 }
 
-// FoundCluster is a cluster that somebody publishes on a LAN.
+// FoundCluster is a cluster that is published on a LAN.
 type FoundCluster struct {
 	// interface is the network interface that it was found on.
 	// +kubebuilder:validation:MaxLength=15
 	Interface string `json:"interface"`
-	// clusterID is who it claims to be.
+	// clusterID is the ID that it claims.
 	// +kubebuilder:validation:Pattern=`^[a-z2-7]{32}$`
 	// +kubebuilder:validation:MaxLength=32
 	ClusterID string `json:"clusterID"`
-	// name is how it calls itself.
+	// name is the name that it gives itself.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name,omitempty"`
-	// endpoints is where its peer API is said to be, as address:port.
+	// endpoints is the published addresses of its peer API, as address:port.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=53
 	Endpoints []string `json:"endpoints"`
-	// automatic says that it publishes itself as one that peers by policy, without
-	// being asked.
+	// automatic says that it publishes that it peers by policy, without being asked.
 	// +optional
 	Automatic bool `json:"automatic,omitempty"`
 }

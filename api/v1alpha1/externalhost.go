@@ -2,10 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ExternalHost lets peers reach a host of this cluster that is no pod, such as a database
-// on a machine beside the cluster: offloaded pods of its namespace by Services, and the clusters
-// that it names by an address that they are given. What may be exported at all is the
-// administrator's to say: network.externalHosts of the chart.
+// ExternalHost lets peers reach a host of this cluster other than a pod, such as a database on a machine beside the
+// cluster: offloaded pods of its namespace by Services, and the clusters that it names by an alias of its address.
+// The administrator decides what may be exported at all: network.externalHosts of the chart.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,14 +19,14 @@ type ExternalHost struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is which host it is, and who reaches it.
+	// spec is which host it is, and which clusters reach it.
 	Spec ExternalHostSpec `json:"spec"`
-	// status is what came of it.
+	// status is its observed state.
 	// +optional
 	Status ExternalHostStatus `json:"status,omitempty"`
 }
 
-// ExternalHostSpec is which host it is, and who reaches it.
+// ExternalHostSpec is which host it is, and which clusters reach it.
 type ExternalHostSpec struct {
 	// addresses is its IP addresses, at most one of each family.
 	// +listType=atomic
@@ -38,14 +37,13 @@ type ExternalHostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !isIP(a) || !(ip(a).isLoopback() || ip(a).isUnspecified() || ip(a).isLinkLocalUnicast() || ip(a).isLinkLocalMulticast()))",message="no address may be of the machine itself or of its link"
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !isIP(self[0]) || !isIP(self[1]) || ip(self[0]).family() != ip(self[1]).family()",message="at most one address of each family"
 	Addresses []string `json:"addresses"`
-	// ports is what of it is open. Absent: every port of every protocol.
+	// ports is the open ports. Absent means every port of every protocol.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Ports []DestinationPort `json:"ports,omitempty"`
-	// clusters is the ForeignClusters whose pods, all of them, reach the host; status says at
-	// which address. Offloaded pods of this namespace reach it besides where endpoints of a
-	// Service of the namespace have its address.
+	// clusters is the ForeignClusters all of whose pods reach the host; status says at which address. Besides,
+	// offloaded pods of this namespace reach it if endpoints of a Service of the namespace have its address.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -53,14 +51,14 @@ type ExternalHostSpec struct {
 	Clusters []string `json:"clusters,omitempty"`
 }
 
-// ExternalHostStatus is what came of it.
+// ExternalHostStatus is the observed state of an ExternalHost.
 type ExternalHostStatus struct {
 	// conditions has Accepted: whether the host may be exported, or why not.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// clusters tells of each cluster that may reach the host at which address it does.
+	// clusters has, for each cluster that may reach the host, the address at which it does.
 	// +optional
 	// +listType=map
 	// +listMapKey=foreignCluster
@@ -72,12 +70,12 @@ type ExternalHostStatus struct {
 type HostInCluster struct {
 	// foreignCluster is the cluster.
 	ForeignCluster string `json:"foreignCluster"`
-	// addresses is what its pods call the host, one for each address that has one.
+	// addresses is the aliases by which its pods reach the host, one for each address that has one.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	Addresses []string `json:"addresses,omitempty"`
-	// message is what an address is waited for.
+	// message is what the host waits for to get an address there.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

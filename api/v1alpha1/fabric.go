@@ -5,9 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FabricSecret is the Secret that holds the tunnels' preshared keys. It is all of the agent's
-// secrets that the fabric can read. The key in use is named by the peer's cluster ID; with
-// one of the suffixes it is its number in decimal, the next key and the one before.
+// FabricSecret is the Secret with the tunnels' preshared keys. It is the only one of the agent's secrets that the
+// fabric can read. The key in use is named by the peer's cluster ID; with one of the suffixes it is its number in
+// decimal, the next key and the previous one.
 const (
 	FabricSecret      = "entente-fabric"
 	FabricKeyNumber   = ".number"
@@ -15,8 +15,8 @@ const (
 	FabricKeyPrevious = ".previous"
 )
 
-// FabricCertificate is the Secret that holds the certificate by which readers of the nodes'
-// metrics know them. It is for entente-fabric and entente-fabric.NAMESPACE.svc.
+// FabricCertificate is the Secret with the certificate with which nodes serve their metrics. It is for
+// entente-fabric and entente-fabric.NAMESPACE.svc.
 const FabricCertificate = "entente-fabric-metrics"
 
 // FabricNode is a node of this cluster as the fabric on it sees it.
@@ -37,33 +37,33 @@ type FabricNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the agent wants of the node.
+	// spec is what the agent asks of the node.
 	// +optional
 	Spec FabricNodeSpec `json:"spec,omitempty"`
-	// status is what the fabric on the node says.
+	// status is what the fabric on the node reports.
 	// +optional
 	Status FabricNodeStatus `json:"status,omitempty"`
 }
 
-// FabricNodeSpec is what the agent wants of the node.
+// FabricNodeSpec is what the agent asks of the node.
 type FabricNodeSpec struct {
 	// clusterID is this cluster's ID, from which the node's overlay address is
 	// derived.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
-	// gateway says whether the node holds tunnels to other clusters, and may carry the
-	// traffic of other nodes. Which gateway carries a peer's the nodes agree upon.
+	// gateway says whether the node has tunnels to other clusters, and may carry the traffic of other nodes. The
+	// nodes agree on which gateway carries a peer's traffic.
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
-	// endpoints is where other clusters are told to dial the node, as host:port, best
-	// first: what its Node's annotation entente.dev/endpoint says, else what was configured
-	// for all gateways, else where its Service can be dialled, else the Node's own addresses.
-	// A node that is no gateway has some only if other clusters are told of it.
+	// endpoints is where other clusters dial the node, as announced to them: host:port, best first. It is the
+	// Node's annotation entente.dev/endpoint, otherwise what was configured for all gateways, otherwise where its
+	// Service can be dialled, otherwise the Node's own addresses. A node that is not a gateway has some only if it
+	// is announced to other clusters.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
-	// pods is the prefixes of pods on the node that other clusters are told, so that their
-	// nodes reach these directly and not through gateways.
+	// pods is the prefixes of pods on the node that are announced to other clusters, so that their nodes reach
+	// these directly and not through gateways.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Pods []string `json:"pods,omitempty"`
@@ -72,14 +72,14 @@ type FabricNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
-	// endpointProblems is why other clusters are not told what was configured, such as a
-	// Service that has no load balancer yet, and what of the node there is no room to tell.
+	// endpointProblems is why configured endpoints are not announced to other clusters, such as a Service that has
+	// no load balancer yet, and what of the node exceeds the limits of an announcement.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	EndpointProblems []string `json:"endpointProblems,omitempty"`
 }
 
-// FabricNodeStatus is what the fabric on the node says.
+// FabricNodeStatus is what the fabric on the node reports.
 type FabricNodeStatus struct {
 	// publicKey is the node's Curve25519 public key, base64.
 	// +optional
@@ -87,12 +87,12 @@ type FabricNodeStatus struct {
 	// publicKeySince is when that key was first used.
 	// +optional
 	PublicKeySince *metav1.Time `json:"publicKeySince,omitempty"`
-	// nextPublicKey is the key that takes its place once all nodes that the node has tunnels
-	// with know it. It is set while the key is being replaced: because of its age, or because
-	// of the annotation entente.dev/rotate-key.
+	// nextPublicKey is the key that replaces publicKey once all nodes with which the node has tunnels know it. It
+	// is set while the key is being replaced: because of its age, or because of the annotation
+	// entente.dev/rotate-key.
 	// +optional
 	NextPublicKey string `json:"nextPublicKey,omitempty"`
-	// nextKeyWaits is what that waits for.
+	// nextKeyWaits is what the replacement waits for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	NextKeyWaits string `json:"nextKeyWaits,omitempty"`
@@ -104,47 +104,47 @@ type FabricNodeStatus struct {
 	// overlay is the node's IPv6 address inside tunnels.
 	// +optional
 	Overlay string `json:"overlay,omitempty"`
-	// podCIDRs is the prefixes of the node's pods, by the node's own routes where these tell
-	// and else by the Node's spec.podCIDRs.
+	// podCIDRs is the prefixes of the node's pods, by the node's own routes if these show them and otherwise by the
+	// Node's spec.podCIDRs.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
-	// sources is the addresses among its pods' that the node itself has, one of each
-	// family at most: peers know the node by them, and what has no alias of its own.
+	// sources is the addresses among its pods' that the node itself has, at most one of each family: peers know the
+	// node, and what has no alias of its own, by them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	Sources []string `json:"sources,omitempty"`
-	// answersProbes says that the fabric sends and answers end-to-end probes at sources. Then
-	// peers are told these.
+	// answersProbes says that the fabric sends and answers end-to-end probes at sources, which are then announced
+	// to peers.
 	// +optional
 	AnswersProbes bool `json:"answersProbes,omitempty"`
 	// backend is kernel or userspace.
 	// +optional
 	Backend string `json:"backend,omitempty"`
-	// paths tells of each tunnel of this node.
+	// paths has the state of each tunnel of this node.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=600
 	Paths []FabricPath `json:"paths,omitempty"`
-	// direct tells of each tunnel of this node to a node of another cluster for the pods on
-	// both: those through which packets go past the gateways, and those that are tried.
+	// direct has the state of each tunnel of this node to a node of another cluster for the pods on both: those
+	// through which packets bypass the gateways, and those that are being tried.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=256
 	Direct []FabricDirect `json:"direct,omitempty"`
-	// endToEnd tells of each peer whether packets pass from this node's pods' network to that of the
-	// peer's nodes, by probes that take the way of pods' packets.
+	// endToEnd has, for each peer, whether packets pass from this node's pods' network to that of the peer's nodes,
+	// by probes that take the path of pods' packets.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
 	// +kubebuilder:validation:MaxItems=512
 	EndToEnd []FabricEndToEnd `json:"endToEnd,omitempty"`
-	// observed is where the node sees gateways of peers that are not at an endpoint that
-	// the peer announces, for address translation hides them. Peers are told.
+	// observed is where the node sees gateways of peers that are not at an announced endpoint, because address
+	// translation hides them. It is sent to the peers.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
@@ -159,30 +159,29 @@ type FabricNodeStatus struct {
 	// minute.
 	// +optional
 	ObservedAt metav1.Time `json:"observedAt,omitempty"`
-	// relays is where this cluster's agent reaches peers that are in-band through the
-	// node, as address:port. There are none where it is no gateway, or no peer is in-band.
+	// relays is where this cluster's agent reaches in-band peers through the node, as address:port. There are none
+	// if it is not a gateway, or no peer is in-band.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
 	Relays []string `json:"relays,omitempty"`
-	// preflight is what on the node keeps packets of tunnels from passing, apart from
-	// the tunnels themselves: also before there are any. It is unset until the fabric has
-	// checked.
+	// preflight is what on the node blocks packets of tunnels, apart from the tunnels themselves: also before there
+	// are any. It is unset until the fabric has checked.
 	// +optional
 	Preflight *FabricPreflight `json:"preflight,omitempty"`
 }
 
-// FabricPreflight is what the fabric found as it checked its node.
+// FabricPreflight is the result of the fabric's check of its node.
 type FabricPreflight struct {
-	// findings is what is wrong, worst first. Nothing is if there are none.
+	// findings is what is wrong, worst first. It is empty if nothing is.
 	// +optional
 	// +listType=map
 	// +listMapKey=reason
 	// +kubebuilder:validation:MaxItems=32
 	Findings []FabricFinding `json:"findings,omitempty"`
-	// overlaps is the parts of the alias pool that the node reaches otherwise, such as a
-	// network of its cloud or of a VPN. No new alias is given there.
+	// overlaps is the parts of the alias pool that are in other use on the node, such as a network of its cloud or
+	// of a VPN. No new alias is assigned there.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -195,8 +194,8 @@ type FabricFinding struct {
 	// reason says what is wrong, in CamelCase. docs/troubleshooting.md explains each.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
-	// severity is Error if packets of pods do not pass or go astray, Warning if some may
-	// not, and Info if that cannot be told from the node.
+	// severity is Error if packets of pods do not pass or are misrouted, Warning if some may not pass, and Info if
+	// the node does not show that.
 	// +kubebuilder:validation:Enum=Error;Warning;Info
 	Severity string `json:"severity"`
 	// message is what is wrong, and where.
@@ -214,21 +213,21 @@ type ObservedGateway struct {
 	// publicKey is the gateway's Curve25519 public key, base64.
 	// +kubebuilder:validation:MaxLength=44
 	PublicKey string `json:"publicKey"`
-	// endpoint is the source of what comes from it, as address:port.
+	// endpoint is the source of its packets, as address:port.
 	// +kubebuilder:validation:MaxLength=64
 	Endpoint string `json:"endpoint"`
 }
 
 // FabricPath is a node's tunnel to one peer.
 type FabricPath struct {
-	// peerID is the peer's cluster ID. It is this cluster's own where the node
-	// reaches peers through another node, a gateway.
+	// peerID is the peer's cluster ID. It is this cluster's own ID if the node reaches peers through another node,
+	// a gateway.
 	PeerID string `json:"peerID"`
 	// node is the name of the node at the other end.
 	// +kubebuilder:default=""
 	Node string `json:"node"`
-	// standby says that this node does not carry the peer's traffic now, and would if
-	// the gateway that does were gone.
+	// standby says that this node does not carry the peer's traffic now, and would if the current gateway were
+	// gone.
 	// +optional
 	Standby bool `json:"standby,omitempty"`
 	// state is Up, Down or Unknown, by probes answered inside the tunnel.
@@ -236,8 +235,8 @@ type FabricPath struct {
 	// message is why, and what to do next.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// roundTripMicroseconds is the smoothed round trip, with two digits so that it
-	// does not change all the time. It is unset until it was measured.
+	// roundTripMicroseconds is the smoothed round trip, with two digits so that it does not change all the time. It
+	// is unset until it is measured.
 	// +optional
 	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
@@ -249,17 +248,16 @@ type FabricPath struct {
 	// nextPresharedKey says that the node has the next one as well.
 	// +optional
 	NextPresharedKey bool `json:"nextPresharedKey,omitempty"`
-	// largePacketsLost says that the tunnel is up and packets of 576 bytes do not pass it, or,
-	// to a cluster whose pods have IPv6, those of 1280 bytes, which IPv6 requires.
+	// largePacketsLost says that the tunnel is up and packets of 576 bytes do not pass it, or, to a cluster whose
+	// pods have IPv6, packets of 1280 bytes, which IPv6 requires.
 	// +optional
 	LargePacketsLost bool `json:"largePacketsLost,omitempty"`
-	// endpoint is the peer's endpoint in use; an address on the node's own loopback where way
-	// is Relayed.
+	// endpoint is the peer's endpoint in use; an address on the node's own loopback if way is Relayed.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
-	// way is how packets get there: Direct, at an endpoint that the peer announces; Observed,
-	// where the peer is seen on the outside of an address translation; or Relayed, through the
-	// agents and their session, where UDP does not pass.
+	// way is how packets get there: Direct, at an endpoint that the peer announces; Observed, where the peer is
+	// seen on the outside of an address translation; or Relayed, through the agents and their session, if UDP does
+	// not pass.
 	// +optional
 	// +kubebuilder:validation:Enum=Direct;Observed;Relayed
 	Way string `json:"way,omitempty"`
@@ -280,8 +278,7 @@ type FabricDirect struct {
 	// message is why it is not open.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// roundTripMicroseconds is the smoothed round trip, with two digits. It is unset until it
-	// was measured.
+	// roundTripMicroseconds is the smoothed round trip, with two digits. It is unset until it is measured.
 	// +optional
 	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
@@ -296,20 +293,20 @@ type FabricDirect struct {
 	Way string `json:"way,omitempty"`
 }
 
-// FabricEndToEnd is what end-to-end probes of a node say of a peer.
+// FabricEndToEnd is the result of a node's end-to-end probes of a peer.
 type FabricEndToEnd struct {
 	// peerID is the peer's cluster ID.
 	PeerID string `json:"peerID"`
-	// state is that of the worst way to a node of the peer: Up; LargePacketsLost, where small
-	// probes are answered and those of the size that the routes allow are not, of IPv6 not even those of 1280 bytes; Blocked, where
-	// the node at the other end answers, and does not forward packets to its pods; Down, where
-	// probes are lost; or Unknown, in the first minute, until one is answered.
+	// state is the state of the worst path to a node of the peer: Up; LargePacketsLost, if small probes are
+	// answered and those of the size that the routes allow are not, of IPv6 not even those of 1280 bytes; Blocked,
+	// if the node at the other end answers, and does not forward packets to its pods; Down, if probes are lost; or
+	// Unknown, in the first minute, until one is answered.
 	// +kubebuilder:validation:Enum=Up;LargePacketsLost;Blocked;Down;Unknown
 	State string `json:"state"`
-	// node is the node of the peer that it is the way to, if it is not Up.
+	// node is the node of the peer at the end of that path, if it is not Up.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// message is what is wrong, and what to look at.
+	// message is what is wrong, and what to check.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
@@ -324,9 +321,9 @@ type FabricNodeList struct {
 	Items           []FabricNode `json:"items"`
 }
 
-// Tunnel is what the fabric has to do for one peer: a function of the contracts
-// with it and of what both sides said over the session. Only the agent writes
-// it. Its preshared key is in the Secret "entente-fabric", under the cluster ID.
+// Tunnel is what the fabric has to do for one peer: a function of the contracts with it and of what both sides
+// announced over the session. Only the agent writes it. Its preshared key is in the Secret "entente-fabric", under
+// the cluster ID.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=entente
@@ -350,18 +347,16 @@ type TunnelSpec struct {
 	ForeignCluster string `json:"foreignCluster"`
 	// peerID is the peer's cluster ID.
 	PeerID string `json:"peerID"`
-	// gateways is the peer's nodes that speak WireGuard.
+	// gateways is the peer's nodes with WireGuard.
 	// +kubebuilder:validation:MaxItems=64
 	Gateways []Gateway `json:"gateways"`
-	// nodes is other nodes of the peer, whose pods are reached directly where there is
-	// traffic with them.
+	// nodes is other nodes of the peer, whose pods are reached directly if there is traffic with them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Nodes []Gateway `json:"nodes,omitempty"`
-	// local is this cluster's pod prefixes, each with the alias under which the
-	// peer knows it. One without an alias is known address by address: see localBlocks.
-	// Like remote it is empty where no contract wants a tunnel, which is then there for the
-	// peer API alone.
+	// local is this cluster's pod prefixes, each with the alias under which the peer knows it. One without an alias
+	// is known address by address: see localBlocks. Like remote it is empty if no contract wants a tunnel, which
+	// then exists for the peer API alone.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Local []PrefixAlias `json:"local,omitempty"`
@@ -371,8 +366,8 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Remote []PrefixAlias `json:"remote,omitempty"`
-	// localBlocks is single addresses of this cluster, each with the alias under which
-	// the peer knows it, where their prefix has none.
+	// localBlocks is single addresses of this cluster, each with the alias under which the peer knows it, if their
+	// prefix has none.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	LocalBlocks []AliasBlock `json:"localBlocks,omitempty"`
@@ -381,14 +376,14 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	RemoteBlocks []string `json:"remoteBlocks,omitempty"`
-	// transit is which addresses in localBlocks are those of pods in third clusters, by the
-	// aliases under which this cluster knows them.
+	// transit is which addresses in localBlocks belong to pods in third clusters, by the aliases under which this
+	// cluster knows them.
 	// +optional
 	// +listType=map
 	// +listMapKey=clusterID
 	// +kubebuilder:validation:MaxItems=16
 	Transit []TransitAddresses `json:"transit,omitempty"`
-	// probed is nodes of the peer that probe ways end to end, and answer such probes.
+	// probed is nodes of the peer that probe paths end to end, and answer such probes.
 	// +optional
 	// +listType=map
 	// +listMapKey=node
@@ -398,16 +393,16 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Allow []Exposure `json:"allow,omitempty"`
-	// ends is when each contract that wants the tunnel is over, and what was open because of
-	// it with it. Nodes go by that also while they reach no API server; after the last one
-	// there is no tunnel, but for the peer API of an in-band peer. Absent: it has no end.
+	// ends is when each contract that wants the tunnel is over, together with what was open because of it. Nodes
+	// obey it also while they reach no API server; after the last one there is no tunnel, except for the peer API
+	// of an in-band peer. Absent means no end.
 	// +optional
 	// +listType=map
 	// +listMapKey=contract
 	// +kubebuilder:validation:MaxItems=256
 	Ends []ContractEnd `json:"ends,omitempty"`
-	// inBand has the peer API run through the tunnel: gateways relay it between this
-	// cluster's agent and the peer's gateways. Absent: they do not.
+	// inBand runs the peer API through the tunnel: gateways relay it between this cluster's agent and the peer's
+	// gateways. Absent means that they do not.
 	// +optional
 	InBand *TunnelInBand `json:"inBand,omitempty"`
 }
@@ -417,8 +412,7 @@ type ProbedNode struct {
 	// node is its name in the peer's cluster.
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
-	// addresses is its own addresses among its pods', as this cluster knows them, one of each
-	// family at most.
+	// addresses is its own addresses among its pods', as this cluster knows them, at most one of each family.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
@@ -430,15 +424,14 @@ type ContractEnd struct {
 	// contract is its ID.
 	// +kubebuilder:validation:MaxLength=64
 	Contract string `json:"contract"`
-	// at is when it has drained at the latest.
+	// at is the latest time at which it has drained.
 	At metav1.Time `json:"at"`
 }
 
 // TunnelInBand is what gateways need to relay the peer API.
 type TunnelInBand struct {
-	// agent is where this cluster's agent takes what comes through the tunnel, as
-	// address:port. Only from its address, and from those of nodes, do gateways take
-	// what is to go through the tunnel.
+	// agent is where this cluster's agent accepts connections from the tunnel, as address:port. Gateways accept
+	// connections into the tunnel only from its address, and from those of nodes.
 	// +kubebuilder:validation:MaxLength=64
 	Agent string `json:"agent"`
 }
@@ -447,23 +440,23 @@ type TunnelInBand struct {
 type Exposure struct {
 	// contract is the ID of the contract that it follows from.
 	Contract string `json:"contract"`
-	// namespace is the offloaded namespace whose pods in the peer reach its Services
-	// here. It is empty where the peer reaches the pods that it runs here.
+	// namespace is the offloaded namespace whose pods in the peer reach its Services here. It is empty if the peer
+	// reaches the pods that it runs here.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
-	// third is the ID of another peer whose addresses to names, as this cluster knows them:
-	// those of pods that it runs there. Empty where they are this cluster's own.
+	// third is the ID of another peer to whose addresses this opens flows, as this cluster knows them: those of
+	// pods that it runs there. Empty if they are this cluster's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Third string `json:"third,omitempty"`
-	// anySource makes all of the peer's prefixes sources.
+	// anySource allows all of the peer's prefixes as sources.
 	// +optional
 	AnySource bool `json:"anySource,omitempty"`
 	// from is addresses of the peer as this cluster knows them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=20000
 	From []string `json:"from,omitempty"`
-	// to is where flows may be opened to.
+	// to is the destinations of allowed flows.
 	// +optional
 	// +kubebuilder:validation:MaxItems=20000
 	To []Destination `json:"to,omitempty"`
@@ -477,13 +470,13 @@ type Destination struct {
 	// anyPort opens every port of every protocol.
 	// +optional
 	AnyPort bool `json:"anyPort,omitempty"`
-	// ports is what is open. Without it and without anyPort nothing is.
+	// ports is the open ports. Without it and without anyPort none is open.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
 	Ports []DestinationPort `json:"ports,omitempty"`
 }
 
-// DestinationPort is a port that pods listen on.
+// DestinationPort is a port on which pods listen.
 type DestinationPort struct {
 	// protocol is TCP, UDP or SCTP.
 	// +kubebuilder:validation:Enum=TCP;UDP;SCTP

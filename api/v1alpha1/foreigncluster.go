@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ForeignCluster is another cluster that is known here. Knowing is not trusting:
-// trust is made by joining and shows in the Trusted condition.
+// ForeignCluster is another cluster that is known here. Known does not mean trusted: joining makes trust, which the
+// Trusted condition shows.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,82 +26,78 @@ type ForeignCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is who the cluster is and where it can be reached.
+	// spec is the identity of the cluster and where it can be reached.
 	Spec ForeignClusterSpec `json:"spec"`
-	// status is what is so.
+	// status is the observed state.
 	// +optional
 	Status ForeignClusterStatus `json:"status,omitempty"`
 }
 
-// ForeignClusterSpec is who a cluster is and where it can be reached.
+// ForeignClusterSpec is the identity of a cluster and where it can be reached.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.clusterID) || has(self.joinToken)",message="say who the cluster is by clusterID, or name the Secret with a token of it in joinToken"
+// +kubebuilder:validation:XValidation:rule="has(self.clusterID) || has(self.joinToken)",message="identify the cluster by clusterID, or name the Secret with a token of it in joinToken"
 // +kubebuilder:validation:XValidation:rule="!has(self.inBand) || (has(self.clusterID) && !has(self.joinToken) && (!has(self.endpoints) || self.endpoints.size() == 0))",message="in-band, a cluster is known by clusterID and reached through inBand.gateways: leave out joinToken and endpoints"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.clusterID) || (has(self.clusterID) && self.clusterID == oldSelf.clusterID)",message="a cluster's ID never changes; create another ForeignCluster"
 type ForeignClusterSpec struct {
-	// clusterID is the SHA-256 of the cluster's identity key, base32: whoever
-	// holds the key is the cluster. The agent fills it in from the token where
-	// joinToken is set.
+	// clusterID is the SHA-256 of the cluster's identity key, base32: the owner of the key is the cluster. The
+	// agent takes it from the token if joinToken is set.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-z2-7]{32}$`
 	ClusterID string `json:"clusterID,omitempty"`
-	// joinToken names a Secret with a token that the cluster made. The agent
-	// redeems it once, and may be told of it before the Secret exists.
+	// joinToken names a Secret with a token that the cluster made. The agent redeems it once. It may be set before
+	// the Secret exists.
 	// +optional
 	JoinToken *SecretKey `json:"joinToken,omitempty"`
-	// decision is what an administrator decided about trusting the cluster.
-	// Approved trusts whoever proves to be clusterID. Denied trusts it no longer, or
-	// never: it stays known as denied. Absent leaves it to tokens.
+	// decision is what an administrator decided about trusting the cluster. Approved trusts the cluster that proves
+	// clusterID. Denied ends or prevents trust: it stays known as denied. Absent leaves it to tokens.
 	// +optional
 	Decision Decision `json:"decision,omitempty"`
-	// approvedRequests is the IDs of this cluster's requests that an administrator
-	// let through, where the policy says AfterApproval.
+	// approvedRequests is the IDs of this cluster's requests that an administrator approved, if the policy says
+	// AfterApproval.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
 	ApprovedRequests []string `json:"approvedRequests,omitempty"`
-	// deniedRequests is the IDs of those that an administrator refused.
+	// deniedRequests is the IDs of the requests that an administrator refused.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
 	DeniedRequests []string `json:"deniedRequests,omitempty"`
-	// endpoints is where its peer API can be dialled, as host:port, best first.
-	// Empty when only the other side can dial.
+	// endpoints is where its peer API can be dialled, as host:port, best first. Empty if only the other side can
+	// dial.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=261
 	Endpoints []string `json:"endpoints,omitempty"`
-	// inBand has the peer API run inside the tunnel, so that nothing but WireGuard's UDP
-	// passes between the two clusters. It is what the peer's administrator gave:
-	// `entente network parameters` prints it there, and an administrator there needs this
-	// cluster's. Absent: the peer API is dialled at endpoints.
+	// inBand runs the peer API inside the tunnel, so that only WireGuard's UDP passes between the two clusters. It
+	// is what `entente network parameters` prints at the peer, whose administrator needs this cluster's parameters.
+	// Absent means that the peer API is dialled at endpoints.
 	// +optional
 	InBand *InBand `json:"inBand,omitempty"`
-	// transit is which third clusters packets pass to and from. Absent: none.
+	// transit is the third clusters to and from which packets pass. Absent means none.
 	// +optional
 	Transit *Transit `json:"transit,omitempty"`
-	// trustBundle is the peer's root certificates, PEM. It is public; trusting it
-	// is what joining is about. Absent means known but not trusted.
+	// trustBundle is the peer's root certificates, PEM. It is public; joining decides to trust it. Absent means
+	// known but not trusted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	TrustBundle string `json:"trustBundle,omitempty"`
 }
 
-// Transit is which third clusters packets pass to and from. What passes is between pods of the
-// cluster in between that run in the two others, as far as its Services open it.
+// Transit is the third clusters to and from which packets pass. What passes is between pods of the cluster in
+// between that run in the two others, as far as its Services open it.
 type Transit struct {
-	// passTo is the IDs of clusters, peers of this one, whose pods of this cluster and those in the
-	// peer reach each other through this cluster, if all agree: they have to name each other, in
-	// passTo here and in through there.
+	// passTo is the IDs of peers whose pods of this cluster may exchange packets with those in this peer, through
+	// this cluster. All three have to agree: the two name each other in through, and this cluster both in passTo.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
 	PassTo []string `json:"passTo,omitempty"`
-	// through is the IDs of clusters whose pods this cluster's pods reach, and are reached
-	// from, through the peer, if it passes packets on.
+	// through is the IDs of clusters whose pods exchange packets with this cluster's pods through the peer, if the
+	// peer passes them on.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -109,16 +105,15 @@ type Transit struct {
 	Through []string `json:"through,omitempty"`
 }
 
-// InBand is the peer's end of a tunnel that is there before the two agents have spoken.
-// There is no secret in it.
+// InBand is the peer's end of a tunnel that exists before the two agents have a session. It has no secret.
 type InBand struct {
 	// exchangeKey is the peer's Curve25519 public key, base64. From it and from its own
 	// secret each side derives the same preshared key for the tunnel.
 	// +kubebuilder:validation:MaxLength=44
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`
 	ExchangeKey string `json:"exchangeKey"`
-	// gateways is the peer's nodes that speak WireGuard. Once the peer was connected its
-	// own word is what counts; of a gateway that both name, the endpoints of both.
+	// gateways is the peer's nodes with WireGuard. Once the peer has connected, its own announcement counts; if
+	// both list a gateway, the endpoints of both are used.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
@@ -127,7 +122,7 @@ type InBand struct {
 	Gateways []InBandGateway `json:"gateways"`
 }
 
-// InBandGateway is a node of the peer that speaks WireGuard.
+// InBandGateway is a node of the peer with WireGuard.
 type InBandGateway struct {
 	// name is the node's name, from which its address inside the tunnel follows.
 	// +kubebuilder:validation:MinLength=1
@@ -137,8 +132,7 @@ type InBandGateway struct {
 	// +kubebuilder:validation:MaxLength=44
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`
 	PublicKey string `json:"publicKey"`
-	// endpoints is where it listens, as host:port, best first. Empty where it can only
-	// dial this cluster.
+	// endpoints is where it listens, as host:port, best first. Empty if it can only dial this cluster.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -153,7 +147,7 @@ type SecretKey struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// key is the key in it. Empty is token for joinToken, and secret for a group.
+	// key is the key in it. Empty means token for joinToken, and secret for a group.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`
@@ -169,7 +163,7 @@ const (
 	DecisionDenied   Decision = "Denied"
 )
 
-// Role is what a foreign cluster is to this one.
+// Role is the role of a foreign cluster in the contracts with this one.
 // +kubebuilder:validation:Enum=None;Provider;Consumer;ProviderAndConsumer
 type Role string
 
@@ -187,22 +181,21 @@ const (
 	ConditionTrusted = "Trusted"
 	// ConditionConnected: a session to the peer's agent is up.
 	ConditionConnected = "Connected"
-	// ConditionNetwork: traffic was seen to pass through the tunnel, and pods on all nodes of
-	// this cluster that are Ready reach it. With the reason ReasonNodesCutOff it passes, and not from all.
+	// ConditionNetwork: traffic was seen to pass through the tunnel, and pods on all Ready nodes of this cluster
+	// reach the peer. With the reason ReasonNodesCutOff traffic passes, and not from all nodes.
 	ConditionNetwork = "Network"
 	// ConditionOffloading: a contract is in force and its virtual node is ready.
 	ConditionOffloading = "Offloading"
-	// ConditionImpostor: discovery says of a cluster that is not trusted what holds of
-	// another one that is. It is absent otherwise.
+	// ConditionImpostor: discovery finds a cluster that is not trusted with the name or address of one that is. It
+	// is absent otherwise.
 	ConditionImpostor = "Impostor"
-	// ConditionInBand: the tunnel that carries the peer API is up. It is absent where the
-	// peer is not in-band.
+	// ConditionInBand: the tunnel that carries the peer API is up. It is absent if the peer is not in-band.
 	ConditionInBand = "InBand"
-	// ConditionCertificateValid: the root certificate of a trusted peer lasts.
+	// ConditionCertificateValid: the root certificate of a trusted peer is valid for a while.
 	ConditionCertificateValid = "CertificateValid"
 )
 
-// Reasons of conditions of a ForeignCluster that tools tell apart.
+// Reasons of conditions of a ForeignCluster that tools distinguish.
 const (
 	// ReasonAwaitingApproval: Trusted is False until an administrator compares the codes.
 	ReasonAwaitingApproval = "AwaitingApproval"
@@ -216,8 +209,8 @@ const (
 	// ReasonNodesCutOff: Network is False because pods on some nodes of this cluster do not reach
 	// the peer. Those on others do.
 	ReasonNodesCutOff = "NodesCutOff"
-	// ReasonPodsOutsidePrefixes: Network is True, and pods of this cluster have addresses outside of
-	// the prefixes that peers are told.
+	// ReasonPodsOutsidePrefixes: Network is True, and pods of this cluster have addresses outside of the prefixes
+	// that are announced to peers.
 	ReasonPodsOutsidePrefixes = "PodsOutsidePrefixes"
 	// ReasonPodsUnreachable: Network is False because packets, or large ones, from pods on some nodes
 	// of this cluster to pods on some nodes of the peer are lost. Others pass.
@@ -231,33 +224,31 @@ const (
 	ReasonRootEndsSoon = "RootEndsSoon"
 )
 
-// ForeignClusterStatus is what is so.
+// ForeignClusterStatus is the observed state of a foreign cluster.
 type ForeignClusterStatus struct {
-	// role is what the peer is to this cluster, by the contracts in force.
+	// role is the role of the peer in the contracts in force.
 	// +optional
 	Role Role `json:"role,omitempty"`
-	// granted is the resources of the contracts in force with the peer, for people:
-	// what it provides to this cluster or, where it is a consumer, what this cluster
-	// provides to it. Where it is both, the two are parted by a slash, in this order.
-	// The Contracts have the amounts.
+	// granted is the resources of the contracts in force with the peer, for users: what it provides to this cluster
+	// or, if it is a consumer, what this cluster provides to it. If it is both, a slash separates the two, in this
+	// order. The Contracts have the amounts.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Granted string `json:"granted,omitempty"`
-	// used is how much of that pods request, for people: the percentage of the
-	// resource of which most is used, in steps of 5.
+	// used is how much of that pods request, for users: the percentage of the most used resource, in steps of 5.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Used string `json:"used,omitempty"`
-	// conditions has one condition for each hop: InBand, where the peer is, then Trusted,
-	// Connected, Network, Offloading.
+	// conditions has one condition for each hop: InBand, if the peer is in-band, then Trusted, Connected, Network,
+	// Offloading.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// protocol is the newest protocol revision that the peer speaks.
+	// protocol is the newest protocol revision that the peer supports.
 	// +optional
 	Protocol int32 `json:"protocol,omitempty"`
-	// network is the peer's end of the tunnel, as it last said.
+	// network is the peer's end of the tunnel, as it announced last.
 	// +optional
 	Network *PeerNetwork `json:"network,omitempty"`
 	// aliases is, for each prefix of the peer, the alias under which this cluster
@@ -265,8 +256,7 @@ type ForeignClusterStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Aliases []PrefixAlias `json:"aliases,omitempty"`
-	// presharedKey is which preshared key the tunnel to the peer has; absent while there
-	// is none.
+	// presharedKey is which preshared key the tunnel to the peer has; absent if there is none.
 	// +optional
 	PresharedKey *PresharedKeyStatus `json:"presharedKey,omitempty"`
 	// blocks is, for addresses that the peer named one by one because their prefix has
@@ -275,34 +265,32 @@ type ForeignClusterStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Blocks []AliasBlock `json:"blocks,omitempty"`
-	// contracts is what the peer last said of the contracts with it.
+	// contracts is what the peer last reported of the contracts with it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Contracts []PeerContract `json:"contracts,omitempty"`
 	// found is how the cluster came to be known.
 	// +optional
 	Found Found `json:"found,omitempty"`
-	// sightings is where discovery finds the cluster now. Nothing proves that it is
-	// there: joining does.
+	// sightings is where discovery finds the cluster now. Only joining proves that it is there.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Sightings []Sighting `json:"sightings,omitempty"`
-	// introduction is what an untrusted cluster said of itself; it lapses.
+	// introduction is what an untrusted cluster sent of itself; it lapses.
 	// +optional
 	Introduction *Introduction `json:"introduction,omitempty"`
-	// session is the connection to the peer's agent; absent while there is none.
+	// session is the connection to the peer's agent; absent if there is none.
 	// +optional
 	Session *PeerSession `json:"session,omitempty"`
-	// bundleHash is the SHA-256 of this cluster's trust bundle as the peer holds it,
-	// hexadecimal.
+	// bundleHash is the SHA-256 of this cluster's trust bundle as the peer has it, hexadecimal.
 	// +optional
 	BundleHash string `json:"bundleHash,omitempty"`
 	// offer is what the peer offers this cluster, by its last message.
 	// +optional
 	Offer *Offer `json:"offer,omitempty"`
-	// requests is what the peer asks for and an administrator has to approve, by
-	// adding its ID to spec.approvedRequests or spec.deniedRequests.
+	// requests is what the peer asks for and an administrator has to approve, by adding its ID to
+	// spec.approvedRequests or spec.deniedRequests.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
@@ -322,17 +310,17 @@ type Sighting struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
-	// name is how the cluster calls itself there.
+	// name is the name that the cluster gives itself there.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name,omitempty"`
-	// endpoints is where its peer API is said to be, as host:port.
+	// endpoints is the published addresses of its peer API, as host:port.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=261
 	Endpoints []string `json:"endpoints,omitempty"`
-	// seen is when it was said last, to within five minutes.
+	// seen is when it was published last, to within five minutes.
 	Seen metav1.Time `json:"seen"`
 }
 
@@ -346,7 +334,7 @@ const (
 	FoundToken Found = "Token"
 	// FoundIntroduction: it, or this cluster, introduced itself.
 	FoundIntroduction Found = "Introduction"
-	// FoundManual: somebody wrote its ForeignCluster.
+	// FoundManual: a user wrote its ForeignCluster.
 	FoundManual Found = "Manual"
 	// FoundLAN: it announces itself on a network of this cluster's nodes.
 	FoundLAN Found = "LAN"
@@ -354,18 +342,18 @@ const (
 	FoundDNS Found = "DNS"
 )
 
-// Introduction is what a cluster that is not trusted said of itself.
+// Introduction is what a cluster that is not trusted sent of itself.
 type Introduction struct {
-	// time is when.
+	// time is when it was sent.
 	Time metav1.Time `json:"time"`
 	// code is the short authentication string: compare it with the other side's
 	// before you approve. Absent until both random numbers are known.
 	// +optional
 	Code string `json:"code,omitempty"`
-	// name is how it calls itself.
+	// name is the name that it gives itself.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// bundle is its root certificates, PEM, which prove to be those of clusterID.
+	// bundle is its root certificates, PEM, which were proven to belong to clusterID.
 	// +kubebuilder:validation:MaxLength=32768
 	Bundle string `json:"bundle"`
 }
@@ -374,35 +362,34 @@ type Introduction struct {
 type PeerSession struct {
 	// dialled says whether this side dialled.
 	Dialled bool `json:"dialled"`
-	// endpoint is the one in use; absent if the peer dialled, or in-band.
+	// endpoint is the endpoint in use; absent if the peer dialled, or in-band.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 	// inBand says that it runs inside the tunnel.
 	// +optional
 	InBand bool `json:"inBand,omitempty"`
-	// through is the name here of the third peer that carries the session, or its cluster ID,
-	// where neither of the two agents can dial the other. Absent: none does.
+	// through is the name here of the third peer that carries the session, or its cluster ID, if neither agent can
+	// dial the other. Absent means none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Through string `json:"through,omitempty"`
 	// since is when it came up.
 	Since metav1.Time `json:"since"`
-	// clockSkew is how far the peer's clock is ahead of this one's, in whole
-	// seconds. It is known where this side dialled.
+	// clockSkew is how far the peer's clock is ahead of this one's, in whole seconds. It is known if this side
+	// dialled.
 	// +optional
 	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
-	// roundTrip is that of a question of the session, rounded so that it does not change with
-	// each.
+	// roundTrip is the round trip of a probe of the session, rounded so that it does not change with each.
 	// +optional
 	RoundTrip *metav1.Duration `json:"roundTrip,omitempty"`
-	// certificateNotAfter is when the certificate ends that the peer showed.
+	// certificateNotAfter is when the certificate that the peer presented ends.
 	// +optional
 	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
 }
 
 // Offer is what a peer offers this cluster. It binds neither side.
 type Offer struct {
-	// available says whether a request would be answered at all.
+	// available says whether a request would get an offer at all.
 	Available bool `json:"available"`
 	// message says why not.
 	// +optional
@@ -414,30 +401,29 @@ type Offer struct {
 	// price is what they cost.
 	// +optional
 	Price *PriceList `json:"price,omitempty"`
-	// nodeLabels are labels that all its nodes have.
+	// nodeLabels are the labels that all its nodes have.
 	// +optional
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
-	// architectures are those of its nodes.
+	// architectures are the architectures of its nodes.
 	// +optional
 	Architectures []string `json:"architectures,omitempty"`
-	// storageClasses are those that it has.
+	// storageClasses are the storage classes that it has.
 	// +optional
 	StorageClasses []string `json:"storageClasses,omitempty"`
-	// duration is how long a contract lasts at most.
+	// duration is the longest duration of a contract.
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
-	// services is the peer's Services that it lets this cluster import, by namespace
-	// and name. They are told whether or not anything is available. This version
-	// lists them; importing one, that is, an object here that reaches it, is not part
-	// of it yet.
+	// services is the peer's Services that this cluster may import, by namespace and name. They are listed whether
+	// or not resources are available. This version lists them; importing one, that is, an object here that reaches
+	// it, is not part of it yet.
 	// +optional
 	// +listType=map
 	// +listMapKey=namespace
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=256
 	Services []OfferedService `json:"services,omitempty"`
-	// pools is the pools of the peer's nodes that a PeeringRequest can name. They are told whether
-	// or not anything is available to one that names none.
+	// pools is the pools of the peer's nodes that a PeeringRequest can name. They are listed whether or not
+	// resources are available to a request that names none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -449,7 +435,7 @@ type Offer struct {
 
 // OfferedPool is what a peer offers of one pool of its nodes.
 type OfferedPool struct {
-	// name is what a PeeringRequest calls it.
+	// name is the name for PeeringRequests.
 	// +kubebuilder:validation:MaxLength=32
 	Name string `json:"name"`
 	// resources is the amounts; absent while nothing is left.
@@ -481,8 +467,8 @@ func (o *Offer) OfferedPools() []string {
 	return out
 }
 
-// OfferedService is a Service of a peer that this cluster may import. Its words are
-// those of the Multi-Cluster Services API (KEP-1645).
+// OfferedService is a Service of a peer that this cluster may import, in the terms of the Multi-Cluster Services
+// API (KEP-1645).
 type OfferedService struct {
 	// namespace is its namespace in the peer.
 	// +kubebuilder:validation:MaxLength=63
@@ -490,8 +476,8 @@ type OfferedService struct {
 	// name is its name there.
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// type says whether one address stands for all its pods, or its name for the
-	// addresses of each.
+	// type says whether the Service has one address for all its pods, or its name resolves to the addresses of
+	// each.
 	Type OfferedServiceType `json:"type"`
 	// ports is the ports that it listens on. A headless one may have none.
 	// +optional
@@ -508,20 +494,20 @@ type OfferedServiceType string
 const (
 	// ServiceClusterSetIP has one address for all its pods.
 	ServiceClusterSetIP OfferedServiceType = "ClusterSetIP"
-	// ServiceHeadless has none of its own: its name stands for its pods' addresses.
+	// ServiceHeadless has none of its own: its name resolves to its pods' addresses.
 	ServiceHeadless OfferedServiceType = "Headless"
 )
 
 // OfferedServicePort is a port of an offered Service.
 type OfferedServicePort struct {
-	// name is the port's name; absent where it is the only one and has none.
+	// name is the port's name; absent if it is the only port and has none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name,omitempty"`
 	// protocol is TCP, UDP or SCTP.
 	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
 	Protocol corev1.Protocol `json:"protocol"`
-	// appProtocol is the application's protocol, as the Service says it.
+	// appProtocol is the application's protocol, as the Service names it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	AppProtocol string `json:"appProtocol,omitempty"`
@@ -536,30 +522,30 @@ type PendingRequest struct {
 	// id is the request's ID.
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
-	// resources is what is asked for; absent is all that the policy gives.
+	// resources is what is asked for; absent means all that the policy offers.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
-	// duration is for how long.
+	// duration is how long the contract should last.
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// priceCeiling is the most that it may cost an hour.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
-	// pool is the pool of this cluster's nodes that is asked for by name.
+	// pool is the requested pool of this cluster's nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Pool string `json:"pool,omitempty"`
-	// nodeSelector is labels of the nodes that are asked for.
+	// nodeSelector is the labels of the requested nodes.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// network is Tunnel or None.
 	// +optional
 	Network NetworkMode `json:"network,omitempty"`
-	// runtimeClasses is the runtime classes that pods are to name.
+	// runtimeClasses is the runtime classes that pods will name.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
-	// storageClasses is the storage classes that are asked for.
+	// storageClasses is the requested storage classes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	StorageClasses []string `json:"storageClasses,omitempty"`
@@ -567,13 +553,13 @@ type PendingRequest struct {
 	Time metav1.Time `json:"time"`
 }
 
-// PeerContract is the peer's word on a contract.
+// PeerContract is the peer's report of a contract.
 type PeerContract struct {
 	// id is the contract's ID.
 	ID string `json:"id"`
-	// revision is the revision that the peer holds.
+	// revision is the revision that the peer has.
 	Revision int64 `json:"revision"`
-	// phase is the state it is in at the peer: Active, Draining or Closed.
+	// phase is its state at the peer: Active, Draining or Closed.
 	Phase string `json:"phase"`
 	// message is why it is draining or closed.
 	// +optional
@@ -588,10 +574,10 @@ type PeerContract struct {
 
 // PeerNetwork is the peer's end of the tunnel.
 type PeerNetwork struct {
-	// gateways is the peer's nodes that speak WireGuard.
+	// gateways is the peer's nodes with WireGuard.
 	// +kubebuilder:validation:MaxItems=64
 	Gateways []Gateway `json:"gateways,omitempty"`
-	// nodes is other nodes of the peer, which speak WireGuard for their own pods only.
+	// nodes is other nodes of the peer, with WireGuard for their own pods only.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Nodes []Gateway `json:"nodes,omitempty"`
@@ -602,8 +588,8 @@ type PeerNetwork struct {
 	// knows it.
 	// +kubebuilder:validation:MaxItems=16
 	Aliases []PrefixAlias `json:"aliases,omitempty"`
-	// addresses is the peer's addresses that need an alias each, as it uses them
-	// itself: those that no alias of this cluster covers, and from or to which flows may be.
+	// addresses is the peer's addresses that need an alias each, as it uses them itself: those that no alias of
+	// this cluster covers, and with which flows are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4096
 	Addresses []string `json:"addresses,omitempty"`
@@ -637,8 +623,8 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	OwnAddress string `json:"ownAddress,omitempty"`
-	// inBand stands for spec.inBand as it was when the peer said this. What was written there
-	// since then counts before it.
+	// inBand is a hash of spec.inBand at the time of this announcement. What was written there since takes
+	// precedence over the announcement.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	InBand string `json:"inBand,omitempty"`
@@ -646,7 +632,7 @@ type PeerNetwork struct {
 
 // TransitAddresses is addresses of a third cluster.
 type TransitAddresses struct {
-	// clusterID is the third cluster's.
+	// clusterID is the ID of the third cluster.
 	// +kubebuilder:validation:MaxLength=32
 	ClusterID string `json:"clusterID"`
 	// addresses is its addresses, as they are known in the cluster in between.
@@ -659,24 +645,23 @@ type AliasBlock struct {
 	// alias is the prefix that they fill.
 	// +kubebuilder:validation:MaxLength=49
 	Alias string `json:"alias"`
-	// addresses is what each address of the prefix stands for, in their order, as its
-	// owner uses it. What is empty stands for nothing.
+	// addresses is the address for each alias in the prefix, in their order, as its owner uses it. An empty one is
+	// unused.
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []string `json:"addresses"`
-	// released is which of them are not named any more: their aliases are given to no
-	// other address for a while.
+	// released is the aliases that are no longer used: they are not assigned to another address for a while.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Released []ReleasedAlias `json:"released,omitempty"`
 }
 
-// ReleasedAlias is an alias that is not used any more.
+// ReleasedAlias is an alias that is no longer used.
 type ReleasedAlias struct {
 	// index is its place in the block.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
 	Index int32 `json:"index"`
-	// time is since when.
+	// time is when it was released.
 	Time metav1.Time `json:"time"`
 }
 
@@ -685,21 +670,21 @@ type Observation struct {
 	// publicKey is the gateway's Curve25519 public key, base64.
 	// +kubebuilder:validation:MaxLength=44
 	PublicKey string `json:"publicKey"`
-	// endpoint is the source of what comes from it, as address:port.
+	// endpoint is the source of its packets, as address:port.
 	// +kubebuilder:validation:MaxLength=64
 	Endpoint string `json:"endpoint"`
-	// since is when the peer first said so.
+	// since is when the peer first reported it.
 	Since metav1.Time `json:"since"`
 }
 
-// Gateway is a node that speaks WireGuard to other clusters.
+// Gateway is a node with WireGuard tunnels to other clusters.
 type Gateway struct {
 	// name is the node's name.
 	Name string `json:"name"`
 	// publicKey is its Curve25519 public key, base64.
 	// +kubebuilder:validation:MaxLength=44
 	PublicKey string `json:"publicKey"`
-	// nextPublicKey is the key by which it is about to replace that one, base64.
+	// nextPublicKey is the key that is about to replace publicKey, base64.
 	// +optional
 	// +kubebuilder:validation:MaxLength=44
 	NextPublicKey string `json:"nextPublicKey,omitempty"`
@@ -713,8 +698,8 @@ type Gateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Pods []string `json:"pods,omitempty"`
-	// sources is its own addresses among its pods', one of each family at most, as its cluster
-	// uses them. End-to-end probes are sent from there and answered there.
+	// sources is its own addresses among its pods', at most one of each family, as its cluster uses them.
+	// End-to-end probes are sent and answered there.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
@@ -732,7 +717,7 @@ type Gateway struct {
 // PresharedKeyStatus is which preshared key a tunnel has. The keys are in the Secret
 // "entente-fabric".
 type PresharedKeyStatus struct {
-	// number counts the keys that followed one another with the peer: 0 is the first.
+	// number counts the keys with the peer, in order: 0 is the first.
 	Number int64 `json:"number"`
 	// since is when this one was first used.
 	Since metav1.Time `json:"since"`
@@ -740,7 +725,7 @@ type PresharedKeyStatus struct {
 	// because of the annotation entente.dev/rotate-key, or because the peer wants it.
 	// +optional
 	Replacing *metav1.Time `json:"replacing,omitempty"`
-	// nextStored says that the next key is known, and stored for the gateways.
+	// nextStored says that the next key is known and stored for the gateways.
 	// +optional
 	NextStored bool `json:"nextStored,omitempty"`
 	// message is what the next key waits for.
@@ -753,8 +738,7 @@ type PresharedKeyStatus struct {
 type PrefixAlias struct {
 	// prefix is the prefix as its owner uses it.
 	Prefix string `json:"prefix"`
-	// alias is the prefix as the other side uses it; empty for one that it knows address by
-	// address.
+	// alias is the prefix as the other side uses it; empty if that side knows it address by address.
 	// +optional
 	Alias string `json:"alias,omitempty"`
 }

@@ -2,10 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ImportedService makes a Service that a foreign cluster exports one of this namespace: a
-// Service of the same name as this object, whose endpoints are the foreign cluster's pods
-// under the addresses by which this cluster knows them. All pods of this cluster reach it,
-// and no other cluster gets it from here.
+// ImportedService imports a Service that a foreign cluster exports: it creates a Service of the same name as this
+// object in this namespace, whose endpoints are the foreign cluster's pods under the addresses by which this
+// cluster knows them. All pods of this cluster reach it, and it is not exported further.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,14 +20,14 @@ type ImportedService struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is which Service it is.
+	// spec is which Service is imported.
 	Spec ImportedServiceSpec `json:"spec"`
-	// status is what came of it.
+	// status is its observed state.
 	// +optional
 	Status ImportedServiceStatus `json:"status,omitempty"`
 }
 
-// ImportedServiceSpec is which Service it is.
+// ImportedServiceSpec is which Service is imported.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an ImportedService never changes; create another"
 type ImportedServiceSpec struct {
@@ -54,18 +53,17 @@ type ServiceReference struct {
 	Name string `json:"name"`
 }
 
-// ConditionImported tells of an ImportedService whether its Service is there.
+// ConditionImported is the condition of an ImportedService that its Service exists.
 const ConditionImported = "Imported"
 
-// ImportedServiceStatus is what came of it.
+// ImportedServiceStatus is the observed state of an ImportedService.
 type ImportedServiceStatus struct {
-	// conditions has Imported: whether the Service is there as the foreign cluster says
-	// it, or why not.
+	// conditions has Imported: whether the Service exists as the foreign cluster exports it, or why not.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// endpoints is how many endpoints of it are reached from here.
+	// endpoints is how many of its endpoints are reached from here.
 	// +optional
 	Endpoints int32 `json:"endpoints,omitempty"`
 }

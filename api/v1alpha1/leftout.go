@@ -5,19 +5,17 @@ import (
 	"strings"
 )
 
-// AnnotationLeftOut names, separated by commas, the ForeignClusters that a
-// PeeringRequest with a clusterSelector does not ask although they match, because
-// an administrator ended the peering with them. Whoever takes a name off has it
-// asked again.
+// AnnotationLeftOut names, separated by commas, the ForeignClusters that a PeeringRequest with a clusterSelector
+// does not ask although they match, because an administrator ended the peering with them. Removing a name makes the
+// request ask it again.
 const AnnotationLeftOut = "entente.dev/left-out"
 
-// LeavesOut says whether a PeeringRequest does not ask a ForeignCluster although
-// it matches.
+// LeavesOut reports whether a PeeringRequest does not ask a ForeignCluster although it matches.
 func (s *PeeringRequest) LeavesOut(foreignCluster string) bool {
 	return slices.Contains(s.leftOut(), foreignCluster)
 }
 
-// LeaveOut has a PeeringRequest ask a ForeignCluster no longer.
+// LeaveOut keeps a PeeringRequest from asking a ForeignCluster.
 func (s *PeeringRequest) LeaveOut(foreignCluster string) {
 	if s.LeavesOut(foreignCluster) {
 		return
@@ -28,21 +26,20 @@ func (s *PeeringRequest) LeaveOut(foreignCluster string) {
 	s.Annotations[AnnotationLeftOut] = strings.Join(append(s.leftOut(), foreignCluster), ",")
 }
 
-// NameConfirmed says whether an administrator chose the name of a ForeignCluster, by
-// writing it, by naming it in a join or an introduction, or by the annotation.
+// NameConfirmed reports whether an administrator chose the name of a ForeignCluster, by writing it, by naming it in
+// a join or an introduction, or by the annotation.
 func (fc *ForeignCluster) NameConfirmed() bool {
 	return fc.Labels[LabelManaged] != Manager || fc.Annotations[AnnotationNameConfirmed] == "true"
 }
 
-// Hint says whether a ForeignCluster is there only because discovery found it: nobody
-// decided about it, and it did not introduce itself.
+// Hint reports whether a ForeignCluster exists only because discovery found it: it is not decided yet, and did not
+// introduce itself.
 func (fc *ForeignCluster) Hint() bool {
 	return fc.Labels[LabelManaged] == Manager && fc.Annotations[AnnotationDiscovered] == "true" && fc.Status.Introduction == nil &&
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
-// Disown makes a ForeignCluster one of a person, if it was a policy's. What the policy
-// runs in one that is trusted goes on.
+// Disown turns a policy's ForeignCluster into an administrator's. What the policy runs in a trusted one continues.
 func (fc *ForeignCluster) Disown() {
 	if fc.Spec.TrustBundle == "" {
 		delete(fc.Labels, LabelNamespacesOf)

@@ -10,7 +10,7 @@ func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	t.Parallel()
 	var s PeeringRequest
 	if s.LeavesOut("office") || s.LeavesOut("") {
-		t.Error("somebody is left out of a request that names nobody")
+		t.Error("a cluster is left out of a request that names none")
 	}
 	s.LeaveOut("office")
 	s.LeaveOut("office")
@@ -18,7 +18,7 @@ func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	if got := s.Annotations[AnnotationLeftOut]; got != "office,lab" {
 		t.Errorf("the annotation is %q", got)
 	}
-	// People write lists as they like.
+	// Users write lists in different forms.
 	s.Annotations[AnnotationLeftOut] = " office, lab ,"
 	for name, want := range map[string]bool{"office": true, "lab": true, "off": false, "": false} {
 		if s.LeavesOut(name) != want {
@@ -27,7 +27,7 @@ func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	}
 }
 
-// TestDisownKeepsWhatRunsInATrustedCluster has a person take a cluster from a policy that
+// TestDisownKeepsWhatRunsInATrustedCluster takes a cluster over from a policy that
 // trusts it, and one that it does not.
 func TestDisownKeepsWhatRunsInATrustedCluster(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ type NamespaceOffloading struct {
 
 	// spec is where pods may run.
 	Spec NamespaceOffloadingSpec `json:"spec"`
-	// status is what came of it.
+	// status is its observed state.
 	// +optional
 	Status NamespaceOffloadingStatus `json:"status,omitempty"`
 }
@@ -39,17 +39,17 @@ const (
 	StrategyLocalAndRemote PodStrategy = "LocalAndRemote"
 )
 
-// NameMapping is what a namespace is called in the provider.
+// NameMapping is how the provider names a namespace.
 // +kubebuilder:validation:Enum=Suffixed;Same;Chosen
 type NameMapping string
 
-// What a namespace is called in the provider.
+// How the provider names a namespace.
 const (
 	// MappingSuffixed is NAME-CONSUMER, where CONSUMER is short for the
 	// consumer's cluster ID.
 	MappingSuffixed NameMapping = "Suffixed"
-	// MappingSame is the same name, and MappingChosen the one in remoteName. The provider
-	// refuses a name that its policy does not list, or that it has already.
+	// MappingSame is the same name, and MappingChosen the one in remoteName. The provider refuses a name that its
+	// policy does not list, or that is taken there.
 	MappingSame   NameMapping = "Same"
 	MappingChosen NameMapping = "Chosen"
 )
@@ -62,13 +62,13 @@ type NamespaceOffloadingSpec struct {
 	// +kubebuilder:default=LocalAndRemote
 	// +optional
 	PodStrategy PodStrategy `json:"podStrategy,omitempty"`
-	// nameMapping is what the namespace is called in the provider.
+	// nameMapping is how the provider names the namespace.
 	// +kubebuilder:default=Suffixed
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nameMapping never changes; delete the NamespaceOffloading and create another"
 	// +optional
 	NameMapping NameMapping `json:"nameMapping,omitempty"`
-	// remoteName is what the namespace is called in each provider with nameMapping Chosen. Its
-	// PeeringPolicy has to list the name in namespaceNames.
+	// remoteName is the namespace's name in each provider with nameMapping Chosen. The provider's PeeringPolicy has
+	// to list the name in namespaceNames.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="remoteName never changes; delete the NamespaceOffloading and create another"
@@ -77,60 +77,58 @@ type NamespaceOffloadingSpec struct {
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// peerLost is what becomes of pods in a foreign cluster that does not answer. It holds for
-	// pods that run there already, too, and whatever they tolerate themselves. Absent keeps them.
+	// peerLost is what happens to pods in a foreign cluster that does not respond. It applies to pods that run
+	// there already, too, and overrides their own tolerations. Absent means that they are kept.
 	// +optional
 	PeerLost *PeerLost `json:"peerLost,omitempty"`
-	// unschedulable is what becomes of a pod that a provider took and has no node for.
+	// unschedulable is what happens to a pod that a provider accepted and has no node for.
 	// +optional
 	Unschedulable *Unschedulable `json:"unschedulable,omitempty"`
-	// misplaced is what becomes of pods that run where podStrategy and clusterSelector do
-	// not let new ones any more: Stay leaves them there until they end, Move has their controllers
-	// replace them, as disruption budgets allow.
+	// misplaced is what happens to pods that run where podStrategy and clusterSelector no longer let new ones run:
+	// Stay leaves them there until they end, Move lets their controllers replace them, as disruption budgets allow.
 	// +kubebuilder:default=Stay
 	// +optional
 	Misplaced MisplacedAction `json:"misplaced,omitempty"`
-	// homeAPI says whether pods with the annotation entente.dev/home-api: "true" may ask this
-	// cluster's API server, each as its own ServiceAccount, from where they run. What a
-	// ServiceAccount may do, the provider of its pod can do then, for as long as the pod runs there.
-	// A change holds at once.
+	// homeAPI says whether pods with the annotation entente.dev/home-api: "true" may call this cluster's API
+	// server, each as its own ServiceAccount, from where they run. The provider of a pod can do what its
+	// ServiceAccount may do, as long as the pod runs there. A change applies at once.
 	// +kubebuilder:default=Denied
 	// +optional
 	HomeAPI HomeAPI `json:"homeAPI,omitempty"`
 }
 
-// HomeAPI is whether pods abroad may ask the API server of their home.
+// HomeAPI is whether pods abroad may call the API server of their home.
 // +kubebuilder:validation:Enum=Denied;Allowed
 type HomeAPI string
 
-// Whether pods abroad may ask the API server of their home.
+// Whether pods abroad may call the API server of their home.
 const (
 	HomeAPIDenied  HomeAPI = "Denied"
 	HomeAPIAllowed HomeAPI = "Allowed"
 )
 
-// PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
+// PeerLostAction is what happens to pods in a foreign cluster that does not respond.
 // +kubebuilder:validation:Enum=Keep;Evict;Fence
 type PeerLostAction string
 
-// What becomes of pods in a foreign cluster that does not answer.
+// What happens to pods in a foreign cluster that does not respond.
 const (
-	// PeerLostKeep leaves them where they are: they most likely go on running.
+	// PeerLostKeep leaves them where they are: they most likely continue to run.
 	PeerLostKeep PeerLostAction = "Keep"
-	// PeerLostEvict evicts them after a while. Their owners make others, which may run beside
-	// those that still run there.
+	// PeerLostEvict evicts them after a while. Their owners create others, which may run besides those that still
+	// run there.
 	PeerLostEvict PeerLostAction = "Evict"
-	// PeerLostFence has the foreign cluster stop them by itself, as agreed, and then ends them here,
-	// so that they run elsewhere, and nothing twice.
+	// PeerLostFence lets the foreign cluster stop them by itself, as agreed, and then ends them here, so that they
+	// run elsewhere and never twice.
 	PeerLostFence PeerLostAction = "Fence"
 )
 
-// PeerLost is what becomes of pods in a foreign cluster that does not answer.
+// PeerLost is what happens to pods in a foreign cluster that does not respond.
 //
 // +kubebuilder:validation:XValidation:rule="self.action != 'Fence' || !has(self.after) || duration(self.after) >= duration('3m') && duration(self.after) <= duration('24h')",message="a fence is from 3m to 24h"
-// +kubebuilder:validation:XValidation:rule="!has(self.after) || self.action != 'Keep'",message="pods that are kept are kept for as long as it takes: leave out after, or say another action"
+// +kubebuilder:validation:XValidation:rule="!has(self.after) || self.action != 'Keep'",message="pods that are kept are kept for as long as it takes: leave out after, or choose another action"
 type PeerLost struct {
-	// action is what becomes of them.
+	// action is what happens to them.
 	Action PeerLostAction `json:"action"`
 	// after is how long after the loss: 5m by default.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="after is from 10s to 168h"
@@ -138,43 +136,43 @@ type PeerLost struct {
 	After *metav1.Duration `json:"after,omitempty"`
 }
 
-// MisplacedAction is what becomes of pods that run where they may not any more.
+// MisplacedAction is what happens to pods that run where they no longer may.
 // +kubebuilder:validation:Enum=Stay;Move
 type MisplacedAction string
 
-// What becomes of pods that run where they may not any more.
+// What happens to pods that run where they no longer may.
 const (
 	MisplacedStay MisplacedAction = "Stay"
 	MisplacedMove MisplacedAction = "Move"
 )
 
-// UnschedulableAction is what becomes of a pod that a provider has no node for.
+// UnschedulableAction is what happens to a pod for which a provider has no node.
 // +kubebuilder:validation:Enum=HandBack;Wait
 type UnschedulableAction string
 
-// What becomes of a pod that a provider has no node for.
+// What happens to a pod for which a provider has no node.
 const (
-	// UnschedulableHandBack evicts it, if its controller makes another, which is
-	// kept away from that provider for a while.
+	// UnschedulableHandBack evicts it, if its controller creates another, which is kept off that provider for a
+	// while.
 	UnschedulableHandBack UnschedulableAction = "HandBack"
 	// UnschedulableWait leaves it there until the provider has a node.
 	UnschedulableWait UnschedulableAction = "Wait"
 )
 
-// Unschedulable is what becomes of a pod that a provider took and has no node for.
+// Unschedulable is what happens to a pod that a provider accepted and has no node for.
 type Unschedulable struct {
-	// after is for how long it waits there, counted from when the provider took it.
+	// after is how long it waits there, from when the provider accepted it.
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="from 10s to 24h"
 	// +optional
 	After *metav1.Duration `json:"after,omitempty"`
-	// then is what becomes of it.
+	// then is what happens to it afterwards.
 	// +kubebuilder:default=HandBack
 	// +optional
 	Then UnschedulableAction `json:"then,omitempty"`
 }
 
-// The states of an offloaded namespace, at one provider and in all.
+// The states of an offloaded namespace, at one provider and overall.
 const (
 	OffloadingReady      = "Ready"
 	OffloadingPending    = "Pending"
@@ -183,37 +181,34 @@ const (
 	OffloadingEnding     = "Ending"
 )
 
-// NamespaceOffloadingStatus is what came of it.
+// NamespaceOffloadingStatus is the observed state of a NamespaceOffloading.
 type NamespaceOffloadingStatus struct {
-	// state sums up clusters: Refused if one provider refuses the namespace, Pending
-	// if it is not at all of them yet, Ready if it is, NoProvider if there is none, or if
-	// clusterSelector selects no ForeignCluster.
-	// It is Ending from the deletion until the namespace's pods were moved home.
+	// state sums up clusters: Refused if one provider refuses the namespace, Pending if it is not at all of them
+	// yet, Ready if it is, NoProvider if there is none, or if clusterSelector selects no ForeignCluster. It is
+	// Ending from the deletion until the namespace's pods were moved home.
 	// +optional
 	State string `json:"state,omitempty"`
-	// message is what the first of those that are not ready says, or what the end
-	// waits for.
+	// message is the message of the first cluster that is not ready, or what the end waits for.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// clusters tells of each contract whether the namespace is at its provider.
+	// clusters has, for each contract, the state of the namespace at its provider.
 	// +optional
 	// +listType=map
 	// +listMapKey=contract
 	// +kubebuilder:validation:MaxItems=256
 	Clusters []NamespaceInCluster `json:"clusters,omitempty"`
-	// keptAway is controllers some of whose pods were handed back, since a provider had no
-	// node for them.
+	// keptAway is the controllers some of whose pods were handed back because a provider had no node for them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	KeptAway []KeptAway `json:"keptAway,omitempty"`
-	// misplaced is how far the move of pods that run where they may not any more is; absent
-	// if none does, or misplaced is Stay.
+	// misplaced is the progress of moving pods that run where they no longer may; absent if there are none, or if
+	// misplaced is Stay.
 	// +optional
 	Misplaced *MisplacedPods `json:"misplaced,omitempty"`
 }
 
-// MisplacedPods is pods that run where they may not any more.
+// MisplacedPods is pods that run where they no longer may.
 type MisplacedPods struct {
 	// pods is how many there are.
 	Pods int32 `json:"pods"`
@@ -226,7 +221,7 @@ type MisplacedPods struct {
 	Message string `json:"message,omitempty"`
 }
 
-// KeptAway is a controller whose new pods are kept away from a virtual node for a while.
+// KeptAway is a controller whose new pods are kept off a virtual node for a while.
 type KeptAway struct {
 	// owner is the controller's UID: that of a ReplicaSet changes with the template.
 	// +kubebuilder:validation:MaxLength=64
@@ -237,17 +232,17 @@ type KeptAway struct {
 	// name is the controller's name.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// node is the virtual node, by its label kubernetes.io/hostname. Other nodes of that provider, of
-	// other pools, may run the pods.
+	// node is the virtual node, by its label kubernetes.io/hostname. Other nodes of that provider, of other pools,
+	// may run the pods.
 	// +kubebuilder:validation:MaxLength=63
 	Node string `json:"node"`
-	// times is how often that happened, one time after the other.
+	// times is how often that happened in a row.
 	Times int32 `json:"times"`
 	// since is when it happened last.
 	Since metav1.Time `json:"since"`
-	// until is until when new pods are kept away. The next time takes twice as long.
+	// until is when that ends. The next time takes twice as long.
 	Until metav1.Time `json:"until"`
-	// over says that they are not any more: the time is remembered for the next.
+	// over says that it has ended: the entry is kept to count the next time.
 	// +optional
 	Over bool `json:"over,omitempty"`
 }
@@ -256,26 +251,25 @@ type KeptAway struct {
 type NamespaceInCluster struct {
 	// foreignCluster is the provider.
 	ForeignCluster string `json:"foreignCluster"`
-	// contract is by which contract.
+	// contract is the contract.
 	// +kubebuilder:validation:MaxLength=63
 	Contract string `json:"contract"`
-	// remoteName is what the namespace is called there.
+	// remoteName is the namespace's name there.
 	// +optional
 	RemoteName string `json:"remoteName,omitempty"`
-	// state is Ready, Pending or Refused; Ending is where the provider is selected no longer and has
-	// pods of the namespace.
+	// state is Ready, Pending or Refused; Ending if the provider is no longer selected and has pods of the
+	// namespace.
 	State string `json:"state"`
 	// message is why.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// fence is the length of the fence that the provider agreed to, where peerLost is Fence: after
-	// so long a silence it has stopped the namespace's pods. Absent is none yet: pods are kept while
-	// it does not answer.
+	// fence is the length of the fence that the provider agreed to, if peerLost is Fence: after so long a silence
+	// it has stopped the namespace's pods. Absent means none yet: pods are kept while it does not respond.
 	// +optional
 	Fence *metav1.Duration `json:"fence,omitempty"`
-	// fenceAsked is the length of another fence that the provider was asked for since, and of which it has not said
-	// whether it agrees; of several the longest one that it may have agreed to. Until it answers, pods are ended here
-	// after the longer one of fence and fenceAsked.
+	// fenceAsked is the length of another fence that the provider was asked for since, and has not agreed to yet;
+	// of several the longest one that it may have agreed to. Until it responds, pods are ended here after the
+	// longer one of fence and fenceAsked.
 	// +optional
 	FenceAsked *metav1.Duration `json:"fenceAsked,omitempty"`
 }

@@ -6,9 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// OffloadedPod is a consumer's pod that this provider runs. It holds the pod's
-// desired state, so that the pod outlives a consumer that is away, and its last
-// word, so that a pod that ended is never run again.
+// OffloadedPod is a consumer's pod that this provider runs. It has the pod's desired state, so that the pod
+// outlives a consumer that is away, and its last status, so that a pod that ended is never run again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,7 +25,7 @@ type OffloadedPod struct {
 
 	// spec is the pod as the consumer wants it.
 	Spec OffloadedPodSpec `json:"spec"`
-	// status is what became of it.
+	// status is its observed state.
 	// +optional
 	Status OffloadedPodStatus `json:"status,omitempty"`
 }
@@ -50,20 +49,19 @@ type OffloadedPodSpec struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
 	Template runtime.RawExtension `json:"template"`
-	// requests is what the pod takes of the contract.
+	// requests is what the pod uses of the contract.
 	Requests corev1.ResourceList `json:"requests"`
 }
 
-// OffloadedPodStatus is what became of it.
+// OffloadedPodStatus is the observed state of an offloaded pod.
 type OffloadedPodStatus struct {
-	// podUID is the UID of the pod that was made; it is made once.
+	// podUID is the UID of the pod that was created; it is created once.
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
 	// phase is the pod's last known phase. Succeeded and Failed are final.
 	// +optional
 	Phase corev1.PodPhase `json:"phase,omitempty"`
-	// podIPs are the addresses of a pod that has not ended: the resolver of names
-	// knows by them whose pod asks.
+	// podIPs are the addresses of a pod that has not ended, by which the resolver of names knows the pod that asks.
 	// +optional
 	// +listType=atomic
 	PodIPs []string `json:"podIPs,omitempty"`
@@ -73,10 +71,10 @@ type OffloadedPodStatus struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
 	PodStatus *runtime.RawExtension `json:"podStatus,omitempty"`
-	// reason is why the pod could not be made, one word.
+	// reason is why the pod could not be created, one word.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message is the same for people.
+	// message is the same for users.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -25,16 +25,16 @@ type PeeringRequest struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the ask.
+	// spec is the request.
 	Spec PeeringRequestSpec `json:"spec"`
-	// status is what came of it.
+	// status is its observed state.
 	// +optional
 	Status PeeringRequestStatus `json:"status,omitempty"`
 }
 
-// PeeringRequestSpec is the ask.
+// PeeringRequestSpec is the request.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) != has(self.clusterSelector)",message="say who is asked either by foreignCluster or by clusterSelector"
+// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) != has(self.clusterSelector)",message="choose the provider either by foreignCluster or by clusterSelector"
 // +kubebuilder:validation:XValidation:rule="has(self.pool) == has(oldSelf.pool) && (!has(self.pool) || self.pool == oldSelf.pool)",message="pool never changes; create another PeeringRequest"
 // +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) == has(oldSelf.foreignCluster) && (!has(self.foreignCluster) || self.foreignCluster == oldSelf.foreignCluster)",message="foreignCluster never changes; create another PeeringRequest"
 type PeeringRequestSpec struct {
@@ -43,25 +43,22 @@ type PeeringRequestSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ForeignCluster string `json:"foreignCluster,omitempty"`
-	// clusterSelector asks all trusted ForeignClusters with these labels, and takes
-	// the cheapest offer that fits; of equal ones that of the nearest. When that
-	// provider ends the contract, the next is taken.
+	// clusterSelector asks all trusted ForeignClusters with these labels, and takes the cheapest offer that fits;
+	// of equal ones that of the nearest. When that provider ends the contract, the next is asked.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// priceCeiling is the most that the whole may cost an hour. Absent is any price for
-	// the first contract with a provider, and for what follows with it no more than was
-	// agreed then, resource by resource.
+	// priceCeiling is the most that the whole may cost an hour. Absent means any price for the first contract with
+	// a provider, and for later ones with it at most the price agreed then, resource by resource.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
-	// renewal says whether the contract is renewed before its end, as long as the
-	// provider does and the price stays below the ceiling.
+	// renewal says whether the contract is renewed before its end, as long as the provider renews it and the price
+	// stays below the ceiling.
 	// +kubebuilder:default=Automatic
 	// +optional
 	Renewal Renewal `json:"renewal,omitempty"`
-	// pool is the pool of the provider's nodes that is asked for: what it calls some nodes that
-	// it offers on terms of their own. Absent is the pool that is named default, or all nodes where
-	// the provider has no pools. To use several pools, create a PeeringRequest for each: each has
-	// a virtual node.
+	// pool is the requested pool of the provider's nodes, which it offers on terms of their own. Absent means the
+	// pool that is named default, or all nodes if the provider has no pools. To use several pools, create a
+	// PeeringRequest for each: each has a virtual node.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
@@ -85,14 +82,13 @@ type PeeringRequestSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
-	// resources is what is asked for. Empty leaves it to the provider's policy. Where
-	// pods are not named, the provider gives the share of its pods that is asked of the
-	// rest. A contract in force keeps what is not named here; 0 gives all of a resource
-	// back.
+	// resources is what is asked for. Empty leaves it to the provider's policy. If pods are not named, the provider
+	// grants the same share of its pods as of the rest. A contract in force keeps what is not named here; 0 returns
+	// all of a resource.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
-	// duration is for how long. Absent leaves it to the provider's terms, of which less
-	// than 5 minutes is not taken.
+	// duration is how long the contract should last. Absent leaves it to the provider's terms, which are not
+	// accepted below 5 minutes.
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// network is Tunnel, or None for a peering without a tunnel.
@@ -102,19 +98,19 @@ type PeeringRequestSpec struct {
 	Network NetworkMode `json:"network,omitempty"`
 }
 
-// NetworkMode is how two clusters' pods are joined.
+// NetworkMode is how two clusters' pods are connected.
 type NetworkMode string
 
-// How two clusters' pods are joined.
+// How two clusters' pods are connected.
 const (
 	NetworkTunnel NetworkMode = "Tunnel"
 	NetworkNone   NetworkMode = "None"
 )
 
-// ConditionAccepted tells of a PeeringRequest whether the provider accepted it.
+// ConditionAccepted is the condition of a PeeringRequest that the provider accepted it.
 const ConditionAccepted = "Accepted"
 
-// PeeringRequestStatus is what came of the ask.
+// PeeringRequestStatus is the observed state of a request.
 type PeeringRequestStatus struct {
 	// conditions has Accepted: whether there is a contract, or why not.
 	// +optional
@@ -127,11 +123,11 @@ type PeeringRequestStatus struct {
 	// node is the name of the virtual node.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// foreignCluster is the name of the ForeignCluster that is to be the provider.
+	// foreignCluster is the name of the ForeignCluster that is the provider, or is asked.
 	// +optional
 	ForeignCluster string `json:"foreignCluster,omitempty"`
-	// agreed is what was last agreed on, with whom. Without a price ceiling the same
-	// provider gets no more.
+	// agreed is the last agreed price, and with which provider. Without a price ceiling the same provider gets no
+	// more.
 	// +optional
 	Agreed *AgreedPrice `json:"agreed,omitempty"`
 	// observedGeneration is the generation of the spec that the contract fulfils.
@@ -141,9 +137,9 @@ type PeeringRequestStatus struct {
 
 // AgreedPrice is the price of the newest contract.
 type AgreedPrice struct {
-	// clusterID is the provider's.
+	// clusterID is the ID of the provider.
 	ClusterID string `json:"clusterID"`
-	// price is what use costs; absent is nothing.
+	// price is what use costs; absent means free.
 	// +optional
 	Price *PriceList `json:"price,omitempty"`
 }

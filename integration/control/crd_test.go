@@ -107,7 +107,7 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		"eight endpoints are enough":               {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
 		"an endpoint is bounded":                   {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
 		"a well formed foreign cluster is taken":   {object: foreignCluster("crd-f", anID, "peer.example:7443")},
-		"a request names a peer or a selector":     {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
+		"a request names a peer or a selector":     {object: requestOf("crd-a", "", nil), want: "choose the provider either by foreignCluster or by clusterSelector"},
 		"a request's network is Tunnel or None":    {object: requestOf("crd-b", "x", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
 		"a well formed request is taken":           {object: requestOf("crd-c", "nobody", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "None" })},
 		"a namespace has one offloading":           {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
@@ -135,12 +135,12 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 			v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, v1alpha1.PoolToleration{Key: "dedicated", Value: "shared"},
 			v1alpha1.PoolToleration{Key: "notentente.dev/x", Operator: "Exists"}, v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"},
 		)},
-		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key is one of all taints, and pods would be passed on to another provider"},
+		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key tolerates all taints, and pods would be passed on to another provider"},
 		"nor virtual nodes":                       {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}), want: "no pod of a consumer tolerates a taint of virtual nodes: it would be passed on to another provider"},
 		"nor those that lose pods":                {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}), want: "it would be passed on to another provider"},
 		"nor what is below that domain":           {object: tolerating(v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}), want: "it would be passed on to another provider"},
-		"nor nodes that are not ready":            {object: tolerating(v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}), want: "says that a node is not well"},
-		"nor those that a cloud stopped":          {object: tolerating(v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown"}), want: "says that a node is not well"},
+		"nor nodes that are not ready":            {object: tolerating(v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}), want: "marks a node as unhealthy"},
+		"nor those that a cloud stopped":          {object: tolerating(v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown"}), want: "marks a node as unhealthy"},
 		"a toleration is of a taint":              {object: tolerating(v1alpha1.PoolToleration{Key: "a b"}), want: "that is not the key of a taint"},
 		"with a domain before it, or none":        {object: tolerating(v1alpha1.PoolToleration{Key: "a..b/c"}), want: "that is not the key of a taint"},
 		"of any value, or of one":                 {object: tolerating(v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "b"}), want: "with the operator Exists there is no value"},
@@ -150,13 +150,13 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		"a percentage is at most 100":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
 		"a percentage is not negative":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
 		"a level of Pod Security exists":          {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
-		"a policy that peers says with whom":      {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "say whom to trust"},
+		"a policy that peers says with whom":      {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "choose whom to trust"},
 		"a policy that peers selects no clusters": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{FirstUse: true}, []string{"a"}
 		}), want: "decides about the clusters that it peered with"},
 		"first use needs no group": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Group: &v1alpha1.PeeringGroup{Name: "a", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
-		}), want: "say one of the two"},
+		}), want: "choose one of the two"},
 		"a group is a DNS label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic = &v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "A b", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
 		}), want: "spec.automatic.group.name in body should match"},
@@ -168,10 +168,10 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		}), want: "the last of them not 0: 0.5, not 0.50"},
 		"Services of the system are never exported": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
-		}), want: "Services of Kubernetes' own namespaces (kube-*) are not told to anybody"},
+		}), want: "Services of Kubernetes' own namespaces (kube-*) are not exported"},
 		"Services go by name or by label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "a", Names: []string{"b"}, Selector: &metav1.LabelSelector{}}}
-		}), want: "say names or selector, not both"},
+		}), want: "set names or selector, not both"},
 		"Services are of a namespace": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Services = []v1alpha1.ServiceExports{{Namespace: "a b"}} }), want: "spec.services[0].namespace in body should match"},
 		"a Service is named once": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "a", Names: []string{"b", "b"}}}

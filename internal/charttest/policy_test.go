@@ -126,7 +126,7 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 		t.Errorf("the Secret is %+v", ref)
 	}
 	for set, says := range map[string]string{
-		"enabled=true": "say whom to trust",
+		"enabled=true": "choose whom to trust",
 		"enabled=true,discovery.automatic.group.name=a":                                                                                             "no secret",
 		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                                      "16 characters",
 		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.firstUse=true":                                          "no name",
