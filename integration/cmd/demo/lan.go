@@ -123,11 +123,11 @@ func (d *demo) lookBoth(ctx context.Context) error {
 			if !is {
 				return fmt.Errorf("%s has no contract as %s", s.Name, role)
 			}
-			lends := s.Other.Name + " lends " + s.Name
+			sides := s.Other.Name + " lends " + s.Name
 			if role == v1alpha1.ContractProvider {
-				lends = s.Name + " lends " + s.Other.Name
+				sides = s.Name + " lends " + s.Other.Name
 			}
-			d.step.Fact("%s %s CPU and %s memory", lends, c.Spec.Resources.Cpu(), c.Spec.Resources.Memory())
+			d.step.Fact("%s %s CPU and %s memory", sides, c.Spec.Resources.Cpu(), c.Spec.Resources.Memory())
 		}
 	}
 	return nil
