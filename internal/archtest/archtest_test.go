@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/entente-dev/entente"
 
-// rule says what the packages that it covers may depend on.
+// rule lists what the packages that it covers may depend on.
 type rule struct {
 	// packages are paths inside the module; "x/..." covers what is below x too.
 	packages string
@@ -22,7 +22,7 @@ type rule struct {
 	// others. The packages covered by the same rule may always reach each other.
 	ours []string
 	// outside is what may be imported of other modules, as path prefixes. What
-	// those import in turn is theirs to say. The standard library is free.
+	// those import in turn has rules of its own. The standard library is free.
 	outside []string
 }
 
@@ -327,7 +327,7 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/podexec", ours: []string{"internal/podstreams", "peering/..."}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/move", ours: []string{"internal/notify", "api/...", "cmd/entente/internal/storage", "internal/volumecopy"}, outside: []string{"k8s.io/"}},
-	// What agents answer is told with what the client knows of it.
+	// Responses of agents are printed with what the client knows of them.
 	{packages: "cmd/entente/internal/exit", ours: []string{
 		"internal/notify", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}},
@@ -366,7 +366,7 @@ type pkg struct {
 	Deps       []string
 }
 
-func TestPackagesDependOnlyOnWhatTheTableSays(t *testing.T) {
+func TestPackagesDependOnlyOnTheTable(t *testing.T) {
 	t.Parallel()
 	packages := list(t)
 	if len(packages) < 5 {
@@ -407,7 +407,7 @@ func direct(p pkg, dep string) string {
 	return " (through another package)"
 }
 
-// standard tells whether a path is of the standard library: others begin with a
+// standard reports whether a path is in the standard library: others begin with a
 // host name.
 func standard(path string) bool {
 	first, _, _ := strings.Cut(path, "/")

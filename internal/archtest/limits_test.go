@@ -65,7 +65,7 @@ package; each is a constant of that package's ` + "`limits.go`" + ` or ` + "`lim
 from those files by ` + "`make generate`" + `.
 `
 
-// hasLimits says whether a file of that name has limits of its package.
+// hasLimits reports whether a file of that name has limits of its package.
 func hasLimits(name string) bool {
 	return name == "limits.go" || strings.HasPrefix(name, "limits_") && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 }
@@ -225,10 +225,10 @@ const pause = 15 * time.Second
 		t.Errorf("read\n%v\nwant\n%v", groups, want)
 	}
 	for name, source := range map[string]string{
-		"a constant that nobody explains": "package x\n\nconst A = 1\n",
-		"a value that is implied":         "package x\n\n// A and B.\nconst (\n\tA = iota\n\tB\n)\n",
-		"no constant":                     "package x\n",
-		"no Go":                           "limits\n",
+		"a constant without a comment": "package x\n\nconst A = 1\n",
+		"a value that is implied":      "package x\n\n// A and B.\nconst (\n\tA = iota\n\tB\n)\n",
+		"no constant":                  "package x\n",
+		"no Go":                        "limits\n",
 	} {
 		if _, err := readLimits("limits.go", []byte(source)); err == nil {
 			t.Errorf("%s is taken", name)

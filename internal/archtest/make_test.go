@@ -91,7 +91,7 @@ func TestMakefileNamesWhatThereIs(t *testing.T) {
 	for list, packages := range map[string][]string{"LONG": strings.Fields(variable("LONGIN")), "WAITS": {"tunnel"}} {
 		for _, name := range named(list) {
 			if !slices.ContainsFunc(packages, func(dir string) bool { return defined[dir+" "+name] }) {
-				t.Errorf("%s names %s, which is no test of %s", list, name, packages)
+				t.Errorf("%s names %s, which is not a test of %s", list, name, packages)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func freshClone(t *testing.T, root string) string {
 // line.
 var makeCommand = regexp.MustCompile(`(?m)^(?:[A-Z]+=\S+ )?make ((?:[a-z0-9./_-]+ ?)+)`)
 
-// makeLines returns the targets of each command of make that stands in a block or in
+// makeLines returns the targets of each command of make in a block or in
 // backquotes of a page.
 func makeLines(page string) [][]string {
 	var all [][]string

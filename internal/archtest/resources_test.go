@@ -79,7 +79,7 @@ func renderResources(root fs.FS) ([]byte, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if len(crd.Spec.Versions) != 1 {
-			return nil, fmt.Errorf("%s has %d versions: say which is told", name, len(crd.Spec.Versions))
+			return nil, fmt.Errorf("%s has %d versions: choose which to describe", name, len(crd.Spec.Versions))
 		}
 		crds = append(crds, crd)
 	}
@@ -204,7 +204,7 @@ func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
 	return p.Type
 }
 
-// bounds says what a value has to keep to, and those of the items of a list.
+// bounds returns the bounds of a value, and those of the items of a list.
 func bounds(p *apiextensionsv1.JSONSchemaProps, required bool) string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -278,7 +278,7 @@ func limitsOf(p *apiextensionsv1.JSONSchemaProps) []string {
 	return all
 }
 
-// collectRules gathers what the API server says when a rule is broken.
+// collectRules collects the API server's messages for broken rules.
 func collectRules(rules *[]string, at string, p *apiextensionsv1.JSONSchemaProps) {
 	for _, v := range p.XValidations {
 		text := paragraph(cmp.Or(v.Message, "`"+v.Rule+"`"))
@@ -629,6 +629,6 @@ spec:
 		}
 	}
 	if strings.Contains(string(page), "matchLabels") {
-		t.Error("a label selector is told field by field")
+		t.Error("a label selector is described field by field")
 	}
 }

@@ -30,7 +30,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected files under testdata")
 
 // TestRights shows all that our ServiceAccounts and the cluster's people may do.
-// Whoever adds a right sees it here, one line each.
+// A right that is added shows here, one line each.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -48,13 +48,13 @@ func TestRights(t *testing.T) {
 			}
 		}
 		if more == 0 {
-			t.Errorf("%s gives no rights", value)
+			t.Errorf("%s grants no rights", value)
 		}
 	}
 	golden(t, "rights.txt", b.String())
 }
 
-// moreRights is the values of the chart that give rights which it does not give by itself.
+// moreRights is the values of the chart that grant rights beyond its defaults.
 func moreRights() []string {
 	return []string{"multiclusterServices.enabled=true", "agent.kubeletCertificate=Cluster", "fabric.service.type=LoadBalancer", "monitoring.nodes.enabled=true"}
 }
@@ -182,21 +182,21 @@ func nothingUnnamed(t *testing.T, found objects) {
 			if slices.Contains(r.Verbs, "bind") && len(r.ResourceNames) == 0 {
 				t.Errorf("%s: may bind any role", name)
 			}
-			// This one is bound where a namespace's owner lets pods abroad ask their home, and by nobody else.
+			// This one is bound where a namespace's owner lets pods abroad call their home, and by no one else.
 			if slices.Contains(r.Resources, "serviceaccounts/token") && name != namespaces.HomeAPIClusterRole {
 				t.Errorf("%s: may make tokens", name)
 			}
 		}
 	}
-	// What a ClusterRoleBinding gives holds in every namespace.
+	// A ClusterRoleBinding grants rights in every namespace.
 	for _, b := range all[*rbacv1.ClusterRoleBinding](found) {
 		if b.RoleRef.Name == "cluster-admin" {
-			t.Errorf("%s gives cluster-admin", b.Name)
+			t.Errorf("%s grants cluster-admin", b.Name)
 		}
 		for _, r := range rules[b.RoleRef.Name] {
 			for _, resource := range []string{"secrets", "configmaps", "pods/exec", "pods/attach", "pods/portforward", "serviceaccounts", "serviceaccounts/token"} {
 				if slices.Contains(r.Resources, resource) {
-					t.Errorf("%s gives %v of %s in every namespace", b.Name, r.Verbs, resource)
+					t.Errorf("%s grants %v of %s in every namespace", b.Name, r.Verbs, resource)
 				}
 			}
 			if slices.Contains(r.Resources, "pods") && slices.Contains(r.Verbs, "create") {
@@ -257,7 +257,7 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 			"host namespaces",          // tunnels and routes are the node's
 			"hostPath volumes",         // /dev/net/tun, and what it keeps for a restart
 			"non-default capabilities", // NET_ADMIN
-			"probe or lifecycle host",  // loopback, where it answers
+			"probe or lifecycle host",  // loopback, where it listens
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 		}
 	}
 	if tokens != 1 || *fabric.Spec.AutomountServiceAccountToken {
-		t.Errorf("%d containers of the fabric hold a token; want the one that speaks to the API server", tokens)
+		t.Errorf("%d containers of the fabric have a token; want the one that calls the API server", tokens)
 	}
 }
 
@@ -450,7 +450,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	}
 }
 
-// The API server's policies are told the default here, so the chart cannot leave it to the binary.
+// The API server's policies have the default from here, so the chart cannot leave it to the binary.
 func TestAliasPoolIsTheAgentsDefault(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), binary(t), "agent", "--help").CombinedOutput()
@@ -461,7 +461,7 @@ func TestAliasPoolIsTheAgentsDefault(t *testing.T) {
 	flag, _, _ = strings.Cut(flag, "\n")
 	for _, arg := range one[*appsv1.Deployment](t, render(t), "entente-agent").Spec.Template.Spec.Containers[0].Args {
 		if prefix, ok := strings.CutPrefix(arg, "--alias-pool="); ok && !strings.Contains(flag, prefix) {
-			t.Errorf("the chart passes %s; the binary says %q", arg, flag)
+			t.Errorf("the chart passes %s; the binary has %q", arg, flag)
 		}
 	}
 }
@@ -561,19 +561,19 @@ func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
 
 func TestNotesSayHowToSeeWhatDiscoveryFinds(t *testing.T) {
 	t.Parallel()
-	const found, nobody = "entente discover\n", "firstUse peers with nobody"
+	const found, none = "entente discover\n", "firstUse peers with no cluster"
 	const first = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
 	for set, want := range map[string][]string{
 		"dns.enabled=true":                    {},
-		"discovery.lan.enabled=true":          {found, "looked for on LANs. What"},
-		"discovery.domains={a.test,b.test}":   {found, "looked for in a.test, b.test. What"},
+		"discovery.lan.enabled=true":          {found, "discovered on LANs. What"},
+		"discovery.domains={a.test,b.test}":   {found, "discovered in a.test, b.test. What"},
 		"discovery.automatic=null":            {},
-		first:                                 {nobody},
+		first:                                 {none},
 		first + ",discovery.lan.enabled=true": {found},
 		first + ",discovery.domains={a.test}": {found},
-		first + ",discovery.domains={a.test},discovery.automatic.sources={LAN}": {found, nobody},
+		first + ",discovery.domains={a.test},discovery.automatic.sources={LAN}": {found, none},
 		first + ",discovery.domains={a.test},discovery.automatic.sources=null":  {found},
-		"discovery.domains={a.test},discovery.lan.enabled=true":                 {found, "looked for on LANs and in a.test. What"},
+		"discovery.domains={a.test},discovery.lan.enabled=true":                 {found, "discovered on LANs and in a.test. What"},
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
@@ -586,12 +586,12 @@ func TestNotesSayHowToSeeWhatDiscoveryFinds(t *testing.T) {
 			}
 			for _, line := range want {
 				if !strings.Contains(notes, line) {
-					t.Errorf("they do not say %q:\n%s", line, notes)
+					t.Errorf("they do not contain %q:\n%s", line, notes)
 				}
 			}
-			for _, line := range []string{found, nobody} {
+			for _, line := range []string{found, none} {
 				if !slices.Contains(want, line) && strings.Contains(notes, line) {
-					t.Errorf("they say %q:\n%s", line, notes)
+					t.Errorf("they contain %q:\n%s", line, notes)
 				}
 			}
 		})
@@ -622,7 +622,7 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 	}
 }
 
-// A person reads what the chart says: which value, what is wrong with it and what is right.
+// A user reads the chart's error: which value, what is wrong with it and what is right.
 func TestAddressesAreRefusedInWords(t *testing.T) {
 	t.Parallel()
 	const form, port = "neither an IP address nor ADDRESS:PORT", "its port is not from 1 to 65535"

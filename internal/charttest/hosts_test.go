@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// What can never be exported is refused before anybody looks at it, and the agent writes no
+// What can never be exported is refused before any component reads it, and the agent writes no
 // more of an ExternalHost than its status.
 func (c cluster) testExternalHosts(t *testing.T) {
 	port := func(p int32) []v1alpha1.DestinationPort {

@@ -23,7 +23,7 @@ const live = "OnARealAPIServer"
 
 // needAPIServer skips a test that starts an API server with the chart in it, unless
 // there are etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS, and helm. With
-// ENTENTE_LIVE=must it fails the test: who asked for it does not want it skipped.
+// ENTENTE_LIVE=must it fails the test: a run that asks for it must not skip it.
 func needAPIServer(t *testing.T) {
 	t.Helper()
 	if name, _, _ := strings.Cut(t.Name(), "/"); !strings.HasSuffix(name, live) {
@@ -45,7 +45,7 @@ func lookForAPIServer(helm, assets string) error {
 	}
 	for _, program := range []string{filepath.Join(assets, "etcd"), filepath.Join(assets, "kube-apiserver"), filepath.Join(assets, "kubectl"), helm} {
 		if _, err := os.Stat(program); err != nil {
-			return fmt.Errorf("look for what an API server needs: %w", err)
+			return fmt.Errorf("find the binaries of an API server: %w", err)
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func newCluster(t *testing.T) cluster {
 
 func clusterOf(t *testing.T, server APIServer) cluster {
 	t.Helper()
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // otherwise it logs a stack trace that no logger was set
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	c := cluster{config: server.Owner, kubeconfig: path, upgrade: server.Upgrade}
 	if err := os.WriteFile(path, server.KubeConfig, 0o600); err != nil {
@@ -176,7 +176,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("a namespace that is no longer offloaded", c.testUnoffload)
 	t.Run("names of our kinds", c.testNames)
 	t.Run("dry runs of a PeeringRequest", c.testDryRun)
-	t.Run("hosts that are no pods", c.testExternalHosts)
+	t.Run("external hosts", c.testExternalHosts)
 	// These upgrade the chart with other values.
 	t.Run("policies that are off", c.testPolicies)
 	t.Run("certificates", c.testCertificates)
@@ -250,7 +250,7 @@ func (c cluster) testGuard(t *testing.T) {
 			return agent.Status().Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`)))
 		}
 	}
-	// An Eviction does not tell a policy on which node its pod is.
+	// An Eviction does not show a policy on which node its pod is.
 	evict := func(pod *corev1.Pod) func() error {
 		return func() error {
 			return agent.SubResource("eviction").Create(t.Context(), pod.DeepCopy(), &policyv1.Eviction{}, client.DryRunAll)
@@ -290,7 +290,7 @@ func (c cluster) testGuard(t *testing.T) {
 			}
 			defer c.remove(t, b)
 			var err error
-			waittest.Soon(func() bool { // a binding takes a moment to be in force; what the guard forbids, it says
+			waittest.Soon(func() bool { // a binding takes a moment to be in force; the guard reports what it forbids
 				err = do()
 				return !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "Entente's agent may ask only for tokens")
 			})
@@ -319,16 +319,16 @@ func (c cluster) testGuard(t *testing.T) {
 		{"make a namespace for privileged pods", create(newNamespace(labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "privileged"))), false},
 		{"make a namespace without Pod Security", create(newNamespace(ours)), false},
 		{"weaken the Pod Security of a namespace of its own", label(provided, enforce, "privileged"), false},
-		{"make a namespace that is not marked", create(newNamespace(nil)), false},
+		{"make a namespace without a label", create(newNamespace(nil)), false},
 		{"delete a foreign namespace", remove(foreign), false},
-		{"say of a namespace that it is offloaded", label(foreign, v1alpha1.LabelOffloading, "enabled"), true},
+		{"label a namespace as offloaded", label(foreign, v1alpha1.LabelOffloading, "enabled"), true},
 		{"take that back", merge(foreign, `{"metadata":{"labels":{"entente.dev/offloading":null}}}`), true},
 		{"change another label", label(foreign, "team", "b"), false},
 		{"weaken the Pod Security of a namespace", label(foreign, "pod-security.kubernetes.io/enforce", "privileged"), false},
 		{"annotate a namespace", merge(foreign, `{"metadata":{"annotations":{"a":"b"}}}`), false},
-		{"hold a namespace by a finalizer", merge(foreign, `{"metadata":{"finalizers":["entente.dev/finalizer"]}}`), false},
+		{"keep a namespace by a finalizer", merge(foreign, `{"metadata":{"finalizers":["entente.dev/finalizer"]}}`), false},
 		{"make a namespace its own", label(foreign, v1alpha1.LabelManaged, v1alpha1.Manager), false},
-		{"give up a namespace of its own", label(provided, v1alpha1.LabelManaged, "other"), false},
+		{"release a namespace of its own", label(provided, v1alpha1.LabelManaged, "other"), false},
 		{"offload kube-system", label(named("kube-system"), v1alpha1.LabelOffloading, "enabled"), false},
 		{"offload its own namespace", label(named(namespace), v1alpha1.LabelOffloading, "enabled"), false},
 
@@ -342,10 +342,10 @@ func (c cluster) testGuard(t *testing.T) {
 		{"ask for a token where it has no right to", token(placedHome, 600), false},
 		{"ask for a token of a pod", bound(token(placedHome, 600)), true},
 		{"ask for a token that lasts", bound(token(placedHome, 3600)), false},
-		{"ask for a token that is no pod's", bound(token(nil, 600)), false},
+		{"ask for a token that is not bound to a pod", bound(token(nil, 600)), false},
 		{"take the rights of a cluster's admin", create(binding(provided.Name, "cluster-admin", "entente-agent", ours)), false},
-		{"give rights to another", create(binding(provided.Name, "entente-provider-namespace", "default", ours)), false},
-		{"take rights without a mark", create(binding(provided.Name, "entente-provider-namespace", "entente-agent", nil)), false},
+		{"grant rights to another", create(binding(provided.Name, "entente-provider-namespace", "default", ours)), false},
+		{"take rights without a label", create(binding(provided.Name, "entente-provider-namespace", "entente-agent", nil)), false},
 		{"delete a foreign role binding", remove(otherBinder), false},
 
 		{"delete a pod of an ordinary node", remove(ordinary, now), false},
@@ -361,14 +361,14 @@ func (c cluster) testGuard(t *testing.T) {
 		{"delete a pod that waits for a node", remove(waiting, now), false},
 		{"delete a pod of a virtual node", remove(onVirtual, now), true},
 		{"delete a pod of a DaemonSet on a virtual node", remove(daemon, now), true},
-		{"say of an agent's pod that it leads", label(ofAnAgent, v1alpha1.LabelLeader, "true"), true},
+		{"label an agent's pod as the leader", label(ofAnAgent, v1alpha1.LabelLeader, "true"), true},
 		{"take that back", merge(ofAnAgent, `{"metadata":{"labels":{"entente.dev/leader":null}}}`), true},
 		{"make an agent's pod another's", label(ofAnAgent, "app.kubernetes.io/component", "fabric"), false},
 		{"annotate an agent's pod", merge(ofAnAgent, `{"metadata":{"annotations":{"a":"b"}}}`), false},
 		{"change the image of an agent's pod", merge(ofAnAgent, `{"spec":{"containers":[{"name":"c","image":"other"}]}}`), false},
 		{"write the status of an agent's pod", status(ofAnAgent), false},
 		{"delete an agent's pod", remove(ofAnAgent, now), false},
-		{"say of a fabric's pod that it leads", label(ofAFabric, v1alpha1.LabelLeader, "true"), false},
+		{"label a fabric's pod as the leader", label(ofAFabric, v1alpha1.LabelLeader, "true"), false},
 		{"read a pod's Secrets in a foreign namespace", func() error {
 			return agent.List(t.Context(), &corev1.SecretList{}, client.InNamespace(foreign.Name))
 		}, false},
@@ -535,14 +535,14 @@ func (c cluster) testServices(t *testing.T) {
 		{"an external name", service(func(s *corev1.ServiceSpec) {
 			s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "metadata.internal"
 		}), false},
-		{"an address of somebody else", service(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.7"} }), false},
+		{"an address of another owner", service(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.7"} }), false},
 		{"a selector", service(func(s *corev1.ServiceSpec) { s.Selector = labels("app", "web") }), false},
 		{"endpoints", slice(ns, discoveryv1.AddressTypeIPv4, "10.1.2.3", "10.240.0.9"), true},
 		{"endpoints of IPv6", slice(ns, discoveryv1.AddressTypeIPv6, "fd00::7"), true},
 		{"a host name as endpoint", slice(ns, discoveryv1.AddressTypeFQDN, "metadata.internal"), false},
 	})
 	for what, patch := range map[string]string{
-		"to a port of each node": `{"spec":{"type":"NodePort"}}`, "to an address of somebody else": `{"spec":{"externalIPs":["198.51.100.7"]}}`,
+		"to a port of each node": `{"spec":{"type":"NodePort"}}`, "to an address of another owner": `{"spec":{"externalIPs":["198.51.100.7"]}}`,
 		"to a selector": `{"spec":{"selector":{"app":"web"}}}`,
 	} {
 		if err := agent.Patch(t.Context(), plain.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))); !apierrors.IsForbidden(err) {
@@ -551,7 +551,7 @@ func (c cluster) testServices(t *testing.T) {
 	}
 }
 
-// testEndpoints tells the chart the cluster's prefixes.
+// testEndpoints sets the cluster's prefixes in the chart.
 func (c cluster) testEndpoints(t *testing.T) {
 	if err := c.upgrade("--set", "cluster.podCIDRs={10.200.0.0/16,fd00:200::/48}", "--set", "cluster.serviceCIDRs={10.200.128.0/20}", "--set", "network.aliasPool={10.224.0.0/12}"); err != nil {
 		t.Fatal(err)
@@ -677,8 +677,8 @@ func (c cluster) testFindings(t *testing.T, fabric client.Client, mine *v1alpha1
 	}
 }
 
-// testNodeDiscovery: the agent says what the fabric of a node does on its LANs, and that
-// fabric alone says what it found.
+// testNodeDiscovery: the agent decides what the fabric of a node does on its LANs, and that
+// fabric alone reports what it found.
 func (c cluster) testNodeDiscovery(t *testing.T, fabric client.Client, node string, others map[string]client.Client) {
 	agent := c.as(t, "entente-agent", nil)
 	nd := &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -796,7 +796,7 @@ func (c cluster) testPlacement(t *testing.T) {
 			affinity: required(term(zone, remote),
 				corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{field}, MatchExpressions: []corev1.NodeSelectorRequirement{remote}}),
 		},
-		"a pod that says it already": {
+		"a pod that has it already": {
 			spec:        corev1.PodSpec{Affinity: required(term(remote, zone))},
 			tolerations: []corev1.Toleration{ours}, affinity: required(term(remote, zone)),
 		},
@@ -880,8 +880,8 @@ func (c cluster) testSelector(t *testing.T) {
 		"another peer": virtual("p3", chosen), "without a label": virtual("p1", map[string]string{"paid": "yes"}),
 		"with another value":  virtual("p1", map[string]string{"example.com_region": "fr", "paid": "yes"}),
 		"with a value not in": virtual("p1", map[string]string{"example.com_region": "it", "paid": "yes", "tier": "slow"}),
-		// A provider's own words are no labels of the peer.
-		"that says so itself": {virtualNode: "true", "entente.dev/peer": "p1", "zone": "a", "example.com/region": "it", "paid": "yes"},
+		// A provider's own labels are not labels of the peer.
+		"that claims it itself": {virtualNode: "true", "entente.dev/peer": "p1", "zone": "a", "example.com/region": "it", "paid": "yes"},
 	}
 	term := func(key, value string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: "In", Values: []string{value}}}}
@@ -970,7 +970,7 @@ func cannotCross() map[string]string {
 	return rows
 }
 
-// testClaims keeps pods with claims at home where they may be, and says nothing about those
+// testClaims keeps pods with claims at home where they may be, and does not warn about those
 // that are sent.
 func (c cluster) testClaims(t *testing.T) {
 	for _, volume := range []string{
@@ -1077,7 +1077,7 @@ func (w *warned) HandleWarningHeaderWithContext(_ context.Context, _ int, _, tex
 	w.texts = append(w.texts, text)
 }
 
-// testDaemonSets looks on which nodes the controller of DaemonSets makes pods: where
+// testDaemonSets checks on which nodes the controller of DaemonSets makes pods: where
 // they match, and tolerate the taint.
 func (c cluster) testDaemonSets(t *testing.T) {
 	ns := newNamespace(nil)
@@ -1117,13 +1117,13 @@ func (c cluster) testDaemonSets(t *testing.T) {
 		set     *appsv1.DaemonSet
 		changed bool
 	}{
-		"tolerates everything":             {set(nil, everything), true},
-		"tolerates virtual nodes":          {set(nil, ours), true},
-		"wants a zone":                     {set(nodeAffinity(zone, zone), everything), true},
-		"prefers":                          {set(&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}, everything), true},
-		"keeps away from other pods":       {set(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}, everything), true},
-		"tolerates something else":         {set(nil, corev1.Toleration{Key: "x", Operator: "Exists"}), false},
-		"says itself where it wants to be": {set(nodeAffinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: virtualNode, Operator: "In", Values: []string{"true"}}}}), everything), false},
+		"tolerates everything":       {set(nil, everything), true},
+		"tolerates virtual nodes":    {set(nil, ours), true},
+		"wants a zone":               {set(nodeAffinity(zone, zone), everything), true},
+		"prefers":                    {set(&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}, everything), true},
+		"keeps away from other pods": {set(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}, everything), true},
+		"tolerates something else":   {set(nil, corev1.Toleration{Key: "x", Operator: "Exists"}), false},
+		"names its own nodes":        {set(nodeAffinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: virtualNode, Operator: "In", Values: []string{"true"}}}}), everything), false},
 	} {
 		before := row.set.Spec.Template.Spec.Affinity.DeepCopy()
 		if err := c.admin.Create(t.Context(), row.set, client.DryRunAll); err != nil {
@@ -1260,7 +1260,7 @@ func (c cluster) testUnoffload(t *testing.T) {
 		t.Errorf("the pod that waits, which its controller replaces: got %v, want it gone", err)
 	}
 	if err := c.admin.Get(t.Context(), client.ObjectKeyFromObject(bare), bare); err != nil {
-		t.Errorf("the pod that nobody replaces: %v", err)
+		t.Errorf("the pod without a controller: %v", err)
 	}
 	select {
 	case text := <-said.Events:
@@ -1268,7 +1268,7 @@ func (c cluster) testUnoffload(t *testing.T) {
 			t.Errorf("the event is %q", text)
 		}
 	default:
-		t.Error("nothing is said of the pod that nobody replaces")
+		t.Error("no event reports the pod without a controller")
 	}
 	waitFor(t, "placement to end", func() error {
 		if restricted(c.admit(t, pod())) {
@@ -1371,7 +1371,7 @@ func (c cluster) testPolicies(t *testing.T) {
 		c.create(t, own[name])
 	}
 	are("automatic", "default", "entente-default")
-	// What somebody changed in the chart's policy is lost, as the pages say.
+	// Changes of the chart's policy are lost, as the pages say.
 	var edited v1alpha1.PeeringPolicy
 	do(c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-default"}, &edited))
 	was := edited.Spec.Accept
@@ -1402,7 +1402,7 @@ func (c cluster) testPolicies(t *testing.T) {
 			t.Errorf("the owner's policy %s is another one", name)
 		}
 	}
-	// Helm knows its hooks by their names alone, so nobody else has them.
+	// Helm knows its hooks by their names alone, so no other object has them.
 	taken := func() *v1alpha1.PeeringPolicy {
 		return &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "entente-automatic"}, Spec: v1alpha1.PeeringPolicySpec{Accept: v1alpha1.AcceptNever}}
 	}
@@ -1415,7 +1415,7 @@ func (c cluster) testPolicies(t *testing.T) {
 		if err == nil {
 			c.remove(t, p)
 		}
-		return fmt.Errorf("it says %w", err)
+		return fmt.Errorf("the error is %w", err)
 	})
 	var disowned v1alpha1.PeeringPolicy
 	do(c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-default"}, &disowned))
@@ -1423,7 +1423,7 @@ func (c cluster) testPolicies(t *testing.T) {
 	if err := c.admin.Update(t.Context(), &disowned); !apierrors.IsForbidden(err) {
 		t.Errorf("the chart's policy without its labels: got %v, want it forbidden", err)
 	}
-	// One that is older than the chart is left alone, and the chart says so.
+	// One that is older than the chart is left alone, and the chart reports that.
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "entente-policy-names"}}
 	do(c.admin.Delete(t.Context(), binding))
 	older := taken()

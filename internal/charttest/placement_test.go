@@ -112,7 +112,7 @@ func decided(t *testing.T, pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloa
 	return &out
 }
 
-// placed is pods of a namespace in which placement has to look at something.
+// placed is pods of a namespace in which placement has to decide something.
 func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 	t.Helper()
 	out := map[string]*corev1.Pod{}
@@ -171,7 +171,7 @@ func kept() []v1alpha1.KeptAway {
 	return []v1alpha1.KeptAway{entry("kept", "abc.entente.dev", false), entry("kept", "def.entente.dev", false), entry("kept", "ghi.entente.dev", true), entry("back", "abc.entente.dev", true)}
 }
 
-// keepAway has the status of a namespace's offloading say so, and waits for placement to know it.
+// keepAway writes that into the status of a namespace's offloading, and waits for placement to know it.
 func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.KeptAway) {
 	t.Helper()
 	var offloading v1alpha1.NamespaceOffloading

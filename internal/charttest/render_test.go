@@ -88,7 +88,7 @@ func render(t *testing.T, args ...string) objects {
 		}
 		o, ok := obj.(client.Object)
 		if !ok {
-			t.Fatalf("%v is no object", gvk)
+			t.Fatalf("%v is not an object", gvk)
 		}
 		found = append(found, object{Object: o, kind: gvk.Kind})
 	}
@@ -125,7 +125,7 @@ func all[T client.Object](from objects) (found []T) {
 	return found
 }
 
-// blank tells whether a YAML document has nothing but comments.
+// blank reports whether a YAML document has nothing but comments.
 func blank(doc []byte) bool {
 	for line := range strings.Lines(string(doc)) {
 		if line = strings.TrimSpace(line); line != "" && line != "---" && !strings.HasPrefix(line, "#") {

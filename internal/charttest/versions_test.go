@@ -78,7 +78,7 @@ func TestChartHasNoExpressionsOfLaterVersions(t *testing.T) {
 
 // The webhook is asked of pods of offloaded namespaces alone, cannot keep one from being created,
 // and the agent serves what the API server trusts.
-func TestPlacementWebhookHoldsNobodyUp(t *testing.T) {
+func TestPlacementWebhookBlocksNoPods(t *testing.T) {
 	t.Parallel()
 	found := render(t, "--kube-version=1.32.0")
 	config := one[*admissionv1.MutatingWebhookConfiguration](t, found, "entente-placement")
@@ -144,9 +144,9 @@ func TestPlacementByTheBetaOnARealAPIServer(t *testing.T) {
 	c.testPlacement(t)
 }
 
-// With nothing of ours running, a webhook that nobody answers included, pods of other namespaces
+// With nothing of ours running, including a webhook without a server, pods of other namespaces
 // are created as ever, and those of offloaded ones as their owner wrote them.
-func TestPodsAreCreatedWhileNobodyAnswersTheWebhookOnARealAPIServer(t *testing.T) {
+func TestPodsAreCreatedWhileTheWebhookIsDownOnARealAPIServer(t *testing.T) {
 	c := newCluster(t)
 	if err := c.upgrade("--set", "placement.by=Webhook"); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func (c cluster) testVolumes(t *testing.T) {
 		}},
 		{"make another's volume larger", false, func() error { return patch(foreign, `{"spec":{"capacity":{"storage":"2Gi"}}}`) }},
 		{"make ours larger", true, func() error { return patch(ours, `{"spec":{"capacity":{"storage":"2Gi"}}}`) }},
-		{"hand on what was made for it", true, func() error {
+		{"bind what was made for it", true, func() error {
 			return patch(handed, `{"spec":{"claimRef":{"namespace":"shop","name":"data","uid":"v"},"storageClassName":"entente","persistentVolumeReclaimPolicy":"Retain"}}`)
 		}},
 		{"take another's volume", false, func() error {
@@ -78,8 +78,8 @@ func (c cluster) testVolumes(t *testing.T) {
 		{"make a claim elsewhere", false, func() error { return agent.Create(t.Context(), claim("example.com/other"), client.DryRunAll) }},
 		{"delete another's volume", false, func() error { return agent.Delete(t.Context(), foreign, client.DryRunAll) }},
 		{"delete ours", true, func() error { return agent.Delete(t.Context(), ours, client.DryRunAll) }},
-		{"give another's claim back", false, func() error { return patch(theirs, giveBack) }},
-		{"give ours back", true, func() error { return patch(mine, giveBack) }},
+		{"return another's claim", false, func() error { return patch(theirs, giveBack) }},
+		{"return ours", true, func() error { return patch(mine, giveBack) }},
 		{"bind ours itself", false, func() error { return patch(mine, `{"spec":{"volumeName":"`+foreign.Name+`"}}`) }},
 		{"delete a claim at home", false, func() error { return agent.Delete(t.Context(), mine, client.DryRunAll) }},
 	} {
