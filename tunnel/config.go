@@ -25,28 +25,27 @@ type Config struct {
 	// ProbePort is the UDP port, inside the tunnel only, where probes are
 	// answered. Default 7445. It must be the same in all clusters that peer.
 	ProbePort int
-	// MTU of the device, which no packet in a tunnel exceeds. Default: the most that any of the
-	// networks on the way to the peers allows, less 80 bytes, at least [probe.MinMTU]. What passes
-	// the way to each peer is found out.
+	// MTU of the device, which no packet in a tunnel exceeds. Default: the largest that any of the
+	// networks on the way to the peers allows, less 80 bytes, at least [probe.MinMTU]. Probes find the
+	// path MTU to each peer.
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
 	Userspace bool
 	// DelayRelay delays packets that arrive through the agents from the peer with an address
 	// [plan.Gateway.Relay]. May be nil.
 	DelayRelay func(relay netip.AddrPort, d time.Duration)
-	// Keys keeps this node's key over the end of both processes. Nil does not.
+	// Keys keeps this node's key over a restart of both processes. Nil keeps none.
 	Keys KeyStore
-	// Log receives what changes. Default: none.
+	// Log receives changes and problems. Default: none.
 	Log *slog.Logger
 }
 
-// KeyStore keeps the private key of a node's device, which others know by its public one. Both are
-// called by one goroutine, which waits for them.
+// KeyStore keeps the private key of a node's device, whose public key others know. One goroutine calls
+// both methods, and waits for them.
 type KeyStore interface {
 	// Load returns the key that was last saved, or nil.
 	Load() []byte
-	// Save has the key kept. The caller may change it afterwards. A key that cannot be kept is
-	// used all the same.
+	// Save keeps a copy of the key. If it fails the key is used nevertheless.
 	Save(key []byte)
 }
 

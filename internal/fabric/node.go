@@ -69,8 +69,8 @@ type Config struct {
 const (
 	nodeResync      = 10 * time.Second
 	nodeStatusEvery = time.Minute
-	// nodeStatusPace is the time after which a node writes its status once more, at most,
-	// nodeStatusBurst how often at once: a tunnel that begins has some states in a moment.
+	// nodeStatusPace is the least time between two writes of a node's status, nodeStatusBurst how many
+	// it makes at once: a new tunnel passes several states in a moment.
 	nodeStatusPace, nodeStatusBurst = time.Second, 4
 )
 

@@ -26,11 +26,11 @@ const (
 	proberBuffer = 1 << 20
 )
 
-// Limits of end-to-end probes, so that they disturb nothing.
+// Limits of end-to-end probes, which must not disturb other traffic.
 const (
 	// endEvery is how often a peer is probed end to end, endsPerSecond how many peers a node
 	// probes in a second, and endsOfCluster how many nodes of a cluster probe the same peer in
-	// one. Nodes of which a probe was lost are probed beside that, two for each peer.
+	// one. Two nodes of each peer that lost probes are probed in addition.
 	endEvery      = time.Second
 	endsPerSecond = 8
 	endsOfCluster = 32
