@@ -63,7 +63,7 @@ func (c *command) faultRequest(kind string) (lab.FaultRequest, error) {
 		r.A = args[0]
 		if len(args) == 2 {
 			if args[1] != "off" {
-				return r, fmt.Errorf("nat: %q: want nothing or off", args[1])
+				return r, fmt.Errorf("nat: %q: want no argument or off", args[1])
 			}
 			r.Kind = "nonat"
 		}

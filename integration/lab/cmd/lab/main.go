@@ -30,10 +30,10 @@ usage: lab [--name NAME] COMMAND
      [--subnets 1|2] [--cni bridge|flannel] [--ipam node|pool|shared-pool]
      [--no-node-cidrs] [--proxy nftables|iptables]
                             make clusters NAME-1, NAME-2, …; ready when it returns
-  down [--all]              remove the lab, all of it, also after a crash
-  status [-o json]          what runs, and which faults there are
+  down [--all]              remove the lab completely, even after a crash
+  status [-o json]          what runs, and which faults are set
   kubeconfig [--internal] CLUSTER
-                            path of a kubeconfig for this machine, or for inside the lab
+                            path of a kubeconfig for this machine, or for use inside the lab
   kubectl CLUSTER ARGS…     run kubectl against a cluster
   exec [--inside] NODE -- CMD…
                             run CMD in NODE's network namespace; --inside: in its
@@ -46,9 +46,9 @@ usage: lab [--name NAME] COMMAND
 faults on the internet between clusters:
 
   cut A B                   lose all packets between A and B
-  loss A B PERCENT          lose some
+  loss A B PERCENT          lose some of them
   delay A B DURATION        delay them, each way
-  nat A [off]               A can dial out, nobody can dial in
+  nat A [off]               A can dial out, but cannot be dialled
   heal [A [B]]              end all faults, A's faults, or those between A and B
   stop NODE, start NODE     switch a node off and on
   capture [--for D] A B FILE.pcap
@@ -63,7 +63,7 @@ with --lan shared, where all nodes are on one LAN (delay and nat need a router):
                             the LAN, C being the cluster's number, 172.29.C.x on another
 
 Clusters may be named by number: lab cut 1 2. The lab's name is "lab" unless
---name or ENTENTE_LAB_NAME says otherwise.
+--name or ENTENTE_LAB_NAME sets another one.
 `
 
 func main() {
@@ -171,13 +171,13 @@ func (c *command) upOptions() (lab.Options, error) {
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
 	families := fs.String("families", string(lab.IPv4Only), "IP families of nodes, pods and Services: ipv4, ipv6, or dual for both")
 	lan := fs.String("lan", string(lab.SeparateLANs), "LANs of the clusters: separate, with a router between them, or one that they share")
-	fs.IntVar(&o.Subnets, "subnets", 1, "networks that the nodes of a cluster are on in turn, with the router between them")
-	cni := fs.String("cni", string(lab.BridgeCNI), "network plugin: bridge, with routes between nodes, or flannel, which has vxlan and its own masquerading")
-	ipam := fs.String("ipam", string(lab.NodeIPAM), "addresses of pods: of the node's podCIDR (node), of blocks that are none (pool), or of blocks and single ones of another node's (shared-pool)")
+	fs.IntVar(&o.Subnets, "subnets", 1, "networks between which the nodes of a cluster alternate, with the router between them")
+	cni := fs.String("cni", string(lab.BridgeCNI), "network plugin: bridge, with routes between nodes, or flannel, with vxlan and its own masquerading")
+	ipam := fs.String("ipam", string(lab.NodeIPAM), "addresses of pods: from the node's podCIDR (node), from blocks outside of it (pool), or from blocks and single addresses of another node's (shared-pool)")
 	fs.BoolVar(&o.NoNodeCIDRs, "no-node-cidrs", false, "nodes have no spec.podCIDRs")
 	proxy := fs.String("proxy", string(lab.NFTablesProxy), "mode of kube-proxy: nftables or iptables")
-	fs.BoolVar(&o.Light, "light", false, "control planes only, without nodes and root")
-	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "nodes of each cluster that pretend to run pods")
+	fs.BoolVar(&o.Light, "light", false, "only control planes, without nodes and without root")
+	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "simulated nodes of each cluster")
 	fs.StringVar(&o.Kubernetes, "kubernetes", "", "version of Kubernetes: 1.37 (the default), 1.34 or 1.32; each is built the first time, which takes minutes")
 	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
 	_, err := c.parse(fs, 0, 0)
@@ -338,7 +338,7 @@ func (c *command) kubeconfig(ctx context.Context) error {
 
 func (c *command) kubectl(ctx context.Context) error {
 	if len(c.args) < 1 {
-		return errors.New("kubectl: which cluster?")
+		return errors.New("kubectl: name a cluster")
 	}
 	l, err := c.open(ctx)
 	if err != nil {
@@ -357,7 +357,7 @@ func (c *command) kubectl(ctx context.Context) error {
 
 func (c *command) exec(ctx context.Context) error {
 	fs := flags("exec")
-	inside := fs.Bool("inside", false, "in the node's file system and process namespace too")
+	inside := fs.Bool("inside", false, "also in the node's file system and process namespace")
 	if err := fs.Parse(c.args); err != nil {
 		return err
 	}
