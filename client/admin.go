@@ -101,6 +101,7 @@ func (a *Admin) Conn() grpc.ClientConnInterface { return a.conn }
 // connection goes through the API server, like kubectl port-forward, and is encrypted end to end.
 // It needs the permissions to get the ConfigMap entente-ca, to list pods, and to create
 // pods/portforward in the namespace of the installation.
+//
 // If the cluster's API server responds, it returns without having dialled the agent; the first
 // call fails if the agent cannot be reached.
 func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {

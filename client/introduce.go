@@ -47,6 +47,7 @@ type Introduction struct {
 
 // Introduce introduces this cluster to another one and returns what that one is. It makes no
 // trust by itself.
+//
 // This side commits to its random number before it sees the other's, and each computes the code
 // from both: an attacker in the middle, with a key of its own to each side, cannot choose numbers
 // that make the two codes equal.

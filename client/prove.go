@@ -35,6 +35,7 @@ type ProveConfig struct {
 // Prove proves to another cluster that this one knows a group's secret, and verifies the same of
 // the other. It returns the ClusterInfo of the other cluster, to be trusted in turn; the other
 // cluster trusts this one by then.
+//
 // A cluster that responds without the secret learns whether one guess is right: the caller has to
 // limit how often it calls a cluster that failed.
 //

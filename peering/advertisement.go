@@ -9,18 +9,18 @@ type Advertisement struct {
 	ContractID string
 	// RequestID is that of the ask.
 	RequestID string
-	// Revision is the revision of the contract that signing this makes, from 1, and
-	// PreviousHash that of the one before; zero for the first.
+	// Revision is the revision of the contract that signing this makes, from 1, and PreviousHash
+	// the hash of the revision before, zero for the first.
 	Revision     uint64
 	PreviousHash Hash
-	// ValidUntil is when the offer lapses unless it was signed.
+	// ValidUntil is when the offer expires unless it was signed.
 	ValidUntil time.Time
 	// Grant is what is offered.
 	Grant
-	// NotAfter is the latest end of the contract, whatever the clocks say; zero for
-	// none.
+	// NotAfter is the latest end of the contract, whatever the clocks say. It is zero without a
+	// limit.
 	NotAfter time.Time
-	// NeedsApproval says that an administrator has to approve the request before it
-	// is offered so. Only a preview says that.
+	// NeedsApproval means that an administrator has to approve the request before this is offered.
+	// It is only set in a preview.
 	NeedsApproval bool
 }

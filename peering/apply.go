@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// reject leaves the contract as it is, and says why: ReasonContractClosed where it is
-// over, ReasonRevisionStale where the revision is not the one that comes next, and
-// ReasonContractMismatch for all else.
+// reject returns the contract unchanged, and an error: ReasonContractClosed if it has ended,
+// ReasonRevisionStale if the revision is not the next one, and ReasonContractMismatch otherwise.
 func (c Contract) reject(why Reason, format string, args ...any) (Contract, error) {
 	return c, Errorf(why, "contract %s, %s: %s", c.ID, c.State, fmt.Sprintf(format, args...))
 }
 
-// Apply returns the contract after an event. Every state has an answer to every
-// event; an event that cannot apply is an *Error and changes nothing;
-// applying one again changes nothing more. A closed contract stays closed.
+// Apply returns the contract after an event. It handles every event in every state: an event that
+// cannot apply is an *Error and changes nothing, and applying an event again changes nothing
+// more. A closed contract stays closed.
 func (c Contract) Apply(e Event) (Contract, error) {
 	switch e := e.(type) {
 	case Countersigned:
@@ -23,8 +22,8 @@ func (c Contract) Apply(e Event) (Contract, error) {
 		return c.tick(normTime(e.Now)), nil
 	case Terminate:
 		return c.terminate(e)
-	case PeerSaid:
-		return c.peerSaid(e), nil
+	case PeerReported:
+		return c.peerReported(e), nil
 	case Drained:
 		return c.drained(e)
 	}
@@ -42,9 +41,9 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 		if e.Terms.Revision == 0 {
 			return c.reject(ReasonRevisionStale, "the first revision is 1")
 		}
-		// A provider keeps every contract until it is over, and then nothing of it.
+		// A provider keeps a contract until it has ended, and then forgets it.
 		if e.Role == Provider && e.Terms.Revision > 1 {
-			return c.reject(ReasonContractClosed, "this cluster holds no contract %s of which revision %d could be the next: it is over", e.Terms.ContractID, e.Terms.Revision)
+			return c.reject(ReasonContractClosed, "this cluster has no contract %s to which revision %d could be the next: it has ended", e.Terms.ContractID, e.Terms.Revision)
 		}
 		c = Contract{ID: e.Terms.ContractID, Role: e.Role, State: Active}
 		return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
@@ -53,25 +52,25 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 		return c.reject(ReasonContractMismatch, "the payload is of contract %s, in which this side is the %s", e.Terms.ContractID, e.Role)
 	}
 	if c.State == Closed {
-		return c.reject(ReasonContractClosed, "it is over")
+		return c.reject(ReasonContractClosed, "it has ended")
 	}
 	if e.Hash == c.Hash {
 		return c, nil
 	}
-	// Both signatures prove that both agreed, so a side that missed a revision takes
-	// the one after it; what follows directly has to follow what is held here.
+	// Both signatures prove that both agreed, so a side that missed a revision accepts a later
+	// one. The next revision has to follow the one that is known here.
 	if e.Terms.Revision <= c.Revision {
 		return c.reject(ReasonRevisionStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
 	}
 	if e.Terms.Revision == c.Revision+1 && e.Terms.Previous != c.Hash {
-		return c.reject(ReasonContractMismatch, "revision %d does not follow the revision %d that is held: its previous hash is another", e.Terms.Revision, c.Revision)
+		return c.reject(ReasonContractMismatch, "revision %d does not follow revision %d as it is known here: its previous hash differs", e.Terms.Revision, c.Revision)
 	}
-	// A contract that drains goes on draining: that the other side signed before it
-	// knew changes what was agreed, not that it ends.
+	// A contract that drains goes on draining: the other side may have signed before it knew,
+	// which changes what was agreed, but not that the contract ends.
 	return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
 }
 
-// adopt takes over a payload.
+// adopt sets what a payload agrees on.
 func (c Contract) adopt(t Terms, hash Hash) Contract {
 	c.Revision, c.Hash = t.Revision, hash
 	c.NotBefore, c.NotAfter = normTime(t.NotBefore), normTime(t.NotAfter)
@@ -79,7 +78,7 @@ func (c Contract) adopt(t Terms, hash Hash) Contract {
 	return c
 }
 
-// tick lets time pass. Several deadlines may have passed since the last.
+// tick applies the time. Several deadlines may have passed since the last tick.
 func (c Contract) tick(now time.Time) Contract {
 	switch c.State {
 	case Active:
@@ -120,26 +119,26 @@ func (c Contract) terminate(e Terminate) (Contract, error) {
 	return c, nil
 }
 
-// peerSaid takes the other side's word. That it drains or closed stays true
-// whenever it was said and of whatever revision; that it is active says nothing
-// that both signatures do not say better.
-func (c Contract) peerSaid(e PeerSaid) Contract {
+// peerReported applies the other side's report. A report that the contract drains or closed is
+// true even if it is old or about another revision. A report that it is active has no effect,
+// since both signatures prove more.
+func (c Contract) peerReported(e PeerReported) Contract {
 	now := normTime(e.Now)
 	switch c.State {
 	case Active:
 		switch e.Phase {
 		case PhaseDraining:
-			return c.drain(c.reasonTold(now), c.toldDrain(now, e.DrainUntil))
+			return c.drain(c.reportedReason(now), c.reportedDrain(now, e.DrainUntil))
 		case PhaseClosed:
-			return c.close(c.reasonTold(now), now)
+			return c.close(c.reportedReason(now), now)
 		case PhaseActive, PhaseUnspecified:
 		}
 	case Draining:
 		if e.Phase == PhaseClosed {
 			return c.close(c.Reason, now)
 		}
-		// Whichever side stops first, then it is over for both.
-		if until := c.toldDrain(now, e.DrainUntil); e.Phase == PhaseDraining && !e.DrainUntil.IsZero() && until.Before(c.DrainUntil) {
+		// The contract ends for both when the first side stops.
+		if until := c.reportedDrain(now, e.DrainUntil); e.Phase == PhaseDraining && !e.DrainUntil.IsZero() && until.Before(c.DrainUntil) {
 			c.DrainUntil = until
 		}
 	case Nothing, Closed:
@@ -147,22 +146,22 @@ func (c Contract) peerSaid(e PeerSaid) Contract {
 	return c
 }
 
-// reasonTold is why the other side ended a contract that is in force here. Close
-// to its end, that side's clock may only be ahead of this one's.
-func (c Contract) reasonTold(now time.Time) EndReason {
+// reportedReason is why the other side ended a contract that is in force here. Close to its end,
+// that side's clock may only be ahead of this one's.
+func (c Contract) reportedReason(now time.Time) EndReason {
 	if skew := min(ExpirySkew, c.NotAfter.Sub(c.NotBefore)/4); now.Before(c.NotAfter.Add(-skew)) {
 		return EndedByPeer
 	}
 	return EndedByExpiry
 }
 
-// toldDrain is when draining ends of which the other side said so.
-func (c Contract) toldDrain(now, told time.Time) time.Time {
+// reportedDrain is when draining ends that the other side reported.
+func (c Contract) reportedDrain(now, reported time.Time) time.Time {
 	limit := c.drainLimit(now, max(MaxDrain, c.Notice))
-	if told.IsZero() || limit.Before(told) {
+	if reported.IsZero() || limit.Before(reported) {
 		return limit
 	}
-	return normTime(told)
+	return normTime(reported)
 }
 
 func (c Contract) drained(e Drained) (Contract, error) {
@@ -183,7 +182,7 @@ func (c Contract) reasonBy(by Role) EndReason {
 	return EndedByPeer
 }
 
-// grace is how long draining takes that a side wanted to take that long.
+// grace is how long draining takes for which a side asked for wanted.
 func (c Contract) grace(by Role, wanted time.Duration) time.Duration {
 	if wanted <= 0 {
 		wanted = DefaultDrain
@@ -196,7 +195,7 @@ func (c Contract) grace(by Role, wanted time.Duration) time.Duration {
 }
 
 // drainLimit is when draining that begins now has to end: after grace, but not
-// after the contract itself is over.
+// after the contract itself has ended.
 func (c Contract) drainLimit(now time.Time, grace time.Duration) time.Time {
 	until := now.Add(grace)
 	if end := c.NotAfter.Add(ExpiryGrace); end.Before(until) {

@@ -4,8 +4,7 @@ import (
 	"time"
 )
 
-// State is where a contract is in its life. The zero State is a contract that
-// does not exist yet.
+// State is the state of a contract. The zero State is that of a contract that does not exist yet.
 type State uint8
 
 // The states, in the only order in which a contract goes through them.
@@ -14,9 +13,9 @@ const (
 	Nothing State = iota
 	// Active: both signed, and it is in force.
 	Active
-	// Draining: what runs goes on running, nothing new begins.
+	// Draining: what runs goes on, and nothing new begins.
 	Draining
-	// Closed: over, for ever.
+	// Closed: it has ended for good.
 	Closed
 )
 
@@ -24,20 +23,19 @@ func (s State) String() string {
 	return nameOf(s, []string{Nothing: "Nothing", Active: "Active", Draining: "Draining", Closed: "Closed"})
 }
 
-// Phase is what one side says to the other of a contract's state.
+// Phase is the state of a contract that one side reports to the other.
 type Phase uint8
 
 // The phases, each that of a state. They are those of the protocol and of the Contract resource.
 const (
-	// PhaseUnspecified says nothing: not in force yet, or not known to the reader.
+	// PhaseUnspecified: not in force yet, or not known to the reader.
 	PhaseUnspecified = Phase(Nothing)
 	PhaseActive      = Phase(Active)
 	PhaseDraining    = Phase(Draining)
 	PhaseClosed      = Phase(Closed)
 )
 
-// String returns Active, Draining, Closed or, for what is not said, the empty
-// string.
+// String returns Active, Draining, Closed or, for PhaseUnspecified, the empty string.
 func (p Phase) String() string {
 	if p == PhaseUnspecified || p > PhaseClosed {
 		return ""
@@ -83,13 +81,13 @@ func (r EndReason) words() (name, why string) {
 	return "", ""
 }
 
-// String says why, for people; empty for none.
+// String returns the reason for people, empty for NotEnded.
 func (r EndReason) String() string {
 	_, why := r.words()
 	return why
 }
 
-// Name returns the reason's name in the Contract resource; empty for none.
+// Name returns the reason's name in the Contract resource, empty for NotEnded.
 func (r EndReason) Name() string {
 	name, _ := r.words()
 	return name
@@ -114,16 +112,16 @@ type Contract struct {
 	// Revision and Hash are of the newest payload that both signed.
 	Revision uint64
 	Hash     Hash
-	// NotBefore and NotAfter bound its term. It is in force as soon as both signed:
-	// that NotBefore is still to come only says that the consumer's clock is ahead.
+	// NotBefore and NotAfter bound its term. It is in force as soon as both signed: a NotBefore in
+	// the future only means that the consumer's clock is ahead.
 	NotBefore time.Time
 	NotAfter  time.Time
-	// Network says that the contract includes a tunnel.
+	// Network means that the contract includes a tunnel.
 	Network bool
 	// Notice is how long draining takes at least when the provider ends it early.
 	Notice time.Duration
-	// DrainUntil is when draining ends whatever still runs. Zero in a Draining
-	// contract that was restored: the next Tick sets it again.
+	// DrainUntil is when draining ends even if something still runs. It is zero in a Draining
+	// contract that was restored, until the next Tick.
 	DrainUntil time.Time
 	// Reason is why it drains or closed.
 	Reason EndReason
@@ -131,11 +129,11 @@ type Contract struct {
 	ClosedAt time.Time
 }
 
-// Phase returns what to say of the contract to the other side.
+// Phase returns the phase to report to the other side.
 func (c Contract) Phase() Phase { return Phase(c.State) }
 
-// State returns the state of a contract of which the phase is kept. One that was
-// just signed has none, and is in force.
+// State returns the state of a stored contract by its phase. A contract that was just signed has
+// no phase, and is in force.
 func (p Phase) State() State {
 	if p == PhaseDraining || p == PhaseClosed {
 		return State(p)
@@ -143,8 +141,8 @@ func (p Phase) State() State {
 	return Active
 }
 
-// Deadline returns when time changes something next: when to apply a Tick, or when
-// Evicts changes. The zero time is never.
+// Deadline returns when time changes something next: when to apply a Tick, or when Evicts
+// changes. The zero time means never.
 func (c Contract) Deadline(now time.Time) time.Time {
 	switch c.State {
 	case Active:
@@ -159,27 +157,26 @@ func (c Contract) Deadline(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Wants is what should exist because of a contract. Whoever acts on it makes the
-// world so, whatever it was before. What runs at a consumer leaves when Evicts says so.
-type Wants struct {
-	// Capacity: the provider holds the amounts back for this consumer, and what was
-	// offloaded exists within them.
+// Desired is what should exist because of a contract, whatever its state before. Evicts decides
+// when pods of a consumer have to leave.
+type Desired struct {
+	// Capacity: the provider reserves the amounts for this consumer, and what was offloaded exists
+	// within them.
 	Capacity bool
 	// Node: at the consumer, the virtual node exists.
 	Node bool
-	// Tunnel: the two clusters' pods are joined.
+	// Tunnel: a tunnel joins the two clusters' pods.
 	Tunnel bool
-	// AcceptNew: new work may begin: at the consumer the node is schedulable, at
-	// the provider new pods are taken.
+	// AcceptNew: at the consumer the node is schedulable, at the provider new pods are accepted.
 	AcceptNew bool
 }
 
-// Wants returns what should exist because of the contract.
-func (c Contract) Wants() Wants {
+// Desired returns what should exist because of the contract.
+func (c Contract) Desired() Desired {
 	if c.State != Active && c.State != Draining {
-		return Wants{}
+		return Desired{}
 	}
-	return Wants{
+	return Desired{
 		Capacity:  c.Role == Provider,
 		Node:      c.Role == Consumer,
 		Tunnel:    c.Network,
@@ -187,14 +184,14 @@ func (c Contract) Wants() Wants {
 	}
 }
 
-// Evicts says whether a consumer asks what runs on the node to leave.
+// Evicts reports whether a consumer evicts the pods of the virtual node.
 func (c Contract) Evicts(now time.Time) bool {
 	return c.State == Draining && c.Role == Consumer && !now.Before(c.evictAt())
 }
 
-// evictAt is from when a consumer's contract that drains evicts: the zero time, at once, if
-// it reached its end or this side ended it. A provider's notice leaves what runs alone for
-// the first half, so that the second is left for disruption budgets.
+// evictAt is from when a draining contract of a consumer evicts: the zero time, at once, if it
+// reached its end or this side ended it. During the first half of a provider's notice nothing is
+// evicted; the second half is left for disruption budgets.
 func (c Contract) evictAt() time.Time {
 	if c.Role != Consumer || c.Reason != EndedByPeer || c.Notice <= 0 {
 		return time.Time{}
@@ -202,18 +199,17 @@ func (c Contract) evictAt() time.Time {
 	return c.DrainUntil.Add(-c.Notice / 2)
 }
 
-// Stored is what is kept of a contract besides its envelope. What is zero in it
-// comes back by the next Tick.
+// Stored is what is kept of a contract besides its envelope. The next Tick sets fields that are
+// zero.
 type Stored struct {
-	// Phase counts as Active if it says nothing.
+	// Phase counts as Active if it is unspecified.
 	Phase      Phase
 	Reason     EndReason
 	DrainUntil time.Time
 	ClosedAt   time.Time
 }
 
-// Restore returns a contract as it was stored: signed by both, with what was kept
-// of it.
+// Restore returns a stored contract, which both signed.
 func Restore(t Terms, hash Hash, role Role, s Stored) Contract {
 	c := Contract{ID: t.ContractID, Role: role, State: s.Phase.State()}.adopt(t, hash)
 	switch c.State {
@@ -234,10 +230,9 @@ const (
 	renewMargin = 30 * time.Second
 )
 
-// RenewAt returns when to ask for the next revision of a contract that is to last
-// on: after three quarters of its term, but no later than 30 seconds before the
-// end, or half the term of one that lasts less than a minute. The zero time is
-// never: it is not in force.
+// RenewAt returns when to ask for the next revision of a contract that is to be renewed: after
+// three quarters of its term, but at least 30 seconds before the end, or half the term of one
+// that lasts less than a minute. The zero time means never: the contract is not in force.
 func RenewAt(c Contract) time.Time {
 	if c.State != Active {
 		return time.Time{}

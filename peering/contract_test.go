@@ -52,9 +52,9 @@ func events(r Role) []Event {
 			Terminate{By: r.Other(), Mode: Drain, Now: now}, Terminate{By: r.Other(), Mode: Now, Now: now},
 		)
 		for _, p := range []Phase{PhaseUnspecified, PhaseActive, PhaseDraining, PhaseClosed, 99} {
-			list = append(list, PeerSaid{Revision: 1, Phase: p, Now: now}, PeerSaid{Revision: 7, Phase: p, Now: now})
+			list = append(list, PeerReported{Revision: 1, Phase: p, Now: now}, PeerReported{Revision: 7, Phase: p, Now: now})
 			for _, until := range []time.Time{t0, soon, over2} {
-				list = append(list, PeerSaid{Revision: 1, Phase: p, DrainUntil: until, Now: now})
+				list = append(list, PeerReported{Revision: 1, Phase: p, DrainUntil: until, Now: now})
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func TestAllStatesAndEvents(t *testing.T) {
 	rows := []struct {
 		name  string
 		event Event
-		// What becomes of a contract that is Nothing, Active, Draining, Closed.
+		// The result for a contract that is Nothing, Active, Draining, Closed.
 		want [4]string
 	}{
 		{"both signed", agreed(Consumer, terms1, hash1, now), [4]string{"Active", stay, stay, refuse + "CONTRACT_CLOSED"}},
@@ -101,13 +101,13 @@ func TestAllStatesAndEvents(t *testing.T) {
 		{"both signed the next revision", agreed(Consumer, terms2, hash2, now), [4]string{"Active", "revision 2", "revision 2", refuse + "CONTRACT_CLOSED"}},
 		{"both signed what follows another first revision", agreed(Consumer, Terms{ContractID: "c", Revision: 2, Previous: hash1b, NotBefore: begins, NotAfter: ends2}, Hash{8}, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_CLOSED"}},
 		{"both signed a revision that skips one", agreed(Consumer, terms3, hash3, now), [4]string{"Active", "revision 3", "revision 3", refuse + "CONTRACT_CLOSED"}},
-		{"both signed a later revision of what the provider holds no more", agreed(Provider, terms2, hash2, now), [4]string{refuse + "CONTRACT_CLOSED", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed a later revision of a contract that the provider forgot", agreed(Provider, terms2, hash2, now), [4]string{refuse + "CONTRACT_CLOSED", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 		{"both signed revision 0", agreed(Consumer, Terms{ContractID: "c", Revision: 0}, Hash{8}, now), [4]string{refuse + "REVISION_STALE", refuse + "REVISION_STALE", refuse + "REVISION_STALE", refuse + "CONTRACT_CLOSED"}},
 		{"both signed another contract", agreed(Consumer, foreign, Hash{9}, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 		{"both signed, in the other role", agreed(Provider, terms1, hash1, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 		{"both signed, in no role", agreed(0, terms1, hash1, now), [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 		{"both signed, without an ID", agreed(Consumer, Terms{Revision: 1}, hash1, now), [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
-		{"both signed what is over", agreed(Consumer, terms1, hash1, ends), [4]string{"Draining", stay, stay, refuse + "CONTRACT_CLOSED"}},
+		{"both signed a contract that has ended", agreed(Consumer, terms1, hash1, ends), [4]string{"Draining", stay, stay, refuse + "CONTRACT_CLOSED"}},
 		{"both signed what begins later", agreed(Consumer, terms1, hash1, t0), [4]string{"Active", stay, stay, refuse + "CONTRACT_CLOSED"}},
 		{"time passes", Tick{t0}, [4]string{stay, stay, stay, stay}},
 		{"draining takes too long", Tick{begins.Add(10 * time.Minute)}, [4]string{stay, stay, "Closed", stay}},
@@ -118,12 +118,12 @@ func TestAllStatesAndEvents(t *testing.T) {
 		{"the peer drains", Terminate{By: Provider, Mode: Drain, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Draining", stay, stay}},
 		{"the peer ends it at once", Terminate{By: Provider, Mode: Now, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Closed", "Closed", stay}},
 		{"a termination that makes no sense", Terminate{}, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
-		{"the peer says nothing", PeerSaid{Now: now}, [4]string{stay, stay, stay, stay}},
-		{"the peer says it is active", PeerSaid{Revision: 1, Phase: PhaseActive, Now: now}, [4]string{stay, stay, stay, stay}},
-		{"the peer says it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, Now: now}, [4]string{stay, "Draining", stay, stay}},
-		{"the peer says until when it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: soon, Now: now}, [4]string{stay, "Draining", stay, stay}},
-		{"the peer says that it drains until earlier", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: begins.Add(5 * time.Minute), Now: now}, [4]string{stay, "Draining", "drains until earlier", stay}},
-		{"the peer said long ago that it is closed", PeerSaid{Phase: PhaseClosed, Now: now}, [4]string{stay, "Closed", "Closed", stay}},
+		{"the peer reports no phase", PeerReported{Now: now}, [4]string{stay, stay, stay, stay}},
+		{"the peer reports that it is active", PeerReported{Revision: 1, Phase: PhaseActive, Now: now}, [4]string{stay, stay, stay, stay}},
+		{"the peer reports that it drains", PeerReported{Revision: 1, Phase: PhaseDraining, Now: now}, [4]string{stay, "Draining", stay, stay}},
+		{"the peer reports until when it drains", PeerReported{Revision: 1, Phase: PhaseDraining, DrainUntil: soon, Now: now}, [4]string{stay, "Draining", stay, stay}},
+		{"the peer reports that it drains until earlier", PeerReported{Revision: 1, Phase: PhaseDraining, DrainUntil: begins.Add(5 * time.Minute), Now: now}, [4]string{stay, "Draining", "drains until earlier", stay}},
+		{"the peer reported long ago that it is closed", PeerReported{Phase: PhaseClosed, Now: now}, [4]string{stay, "Closed", "Closed", stay}},
 		{"nothing runs any more", Drained{now}, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", "Closed", stay}},
 		{"no event", nil, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 	}
@@ -218,7 +218,7 @@ func checkStep(t testing.TB, c Contract, e Event, next Contract, err error) {
 
 func checkValue(t testing.TB, c Contract) {
 	t.Helper()
-	w := c.Wants()
+	w := c.Desired()
 	if w.Node && c.Role != Consumer || w.Capacity && c.Role != Provider {
 		t.Fatalf("a %s wants %+v", c.Role, w)
 	}
@@ -228,13 +228,13 @@ func checkValue(t testing.TB, c Contract) {
 	if (w.Capacity || w.Node || w.Tunnel) && (c.State != Active && c.State != Draining) {
 		t.Fatalf("%s wants %+v", c.State, w)
 	}
-	if inForce := c.State == Active || c.State == Draining; (w != Wants{}) != inForce {
+	if inForce := c.State == Active || c.State == Draining; (w != Desired{}) != inForce {
 		t.Fatalf("%s, and wants %+v", c.State, w)
 	}
 	if (c.State == Closed) == c.ClosedAt.IsZero() {
 		t.Fatalf("%+v", c)
 	}
-	// Whatever it is, its deadlines lead to the end, and none is missed.
+	// In every state, its deadlines lead to the end, and no deadline is missed.
 	end, now := c, time.Time{}
 	for range 10 {
 		at := end.Deadline(now)
@@ -274,7 +274,7 @@ func TestExpiredContractDrains(t *testing.T) {
 // Whose clock is ahead signs what begins later by the other's. Both use it at once.
 func TestAContractIsInForceOnceBothSigned(t *testing.T) {
 	c := apply(t, Contract{}, agreed(Consumer, terms1, hash1, t0))
-	if w := c.Wants(); !w.Node || !w.AcceptNew || !w.Tunnel || c.Evicts(t0) || c.Deadline(t0) != ends {
+	if w := c.Desired(); !w.Node || !w.AcceptNew || !w.Tunnel || c.Evicts(t0) || c.Deadline(t0) != ends {
 		t.Errorf("%+v, deadline %s", w, c.Deadline(t0))
 	}
 }
@@ -322,10 +322,10 @@ func TestNoticeIsGiven(t *testing.T) {
 		if got := c.DrainUntil.Sub(begins); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
-		// The other side, told of it, stops at the same time.
+		// The other side, once it was reported, stops at the same time.
 		other := with(tt.notice)
 		other.Role = Provider
-		other = apply(t, other, PeerSaid{Phase: PhaseDraining, DrainUntil: c.DrainUntil, Now: begins.Add(time.Minute)})
+		other = apply(t, other, PeerReported{Phase: PhaseDraining, DrainUntil: c.DrainUntil, Now: begins.Add(time.Minute)})
 		if !other.DrainUntil.Equal(c.DrainUntil) {
 			t.Errorf("%s: one side until %s, the other until %s", tt.name, c.DrainUntil, other.DrainUntil)
 		}
@@ -357,7 +357,7 @@ func TestConsumersEvictAsTheReasonOfTheEndAllows(t *testing.T) {
 		{"the consumer ended it, as the provider sees it: not there", Provider, Draining, EndedByPeer, time.Hour, until, until},
 		{"the provider ended it, as it sees that itself: not there", Provider, Draining, EndedHere, time.Hour, until, until},
 		{"it is in force", Consumer, Active, NotEnded, time.Hour, until, ends},
-		{"it is over", Consumer, Closed, EndedByPeer, time.Hour, until, never},
+		{"it has ended", Consumer, Closed, EndedByPeer, time.Hour, until, never},
 	} {
 		c := Contract{Role: tt.role, State: tt.state, Reason: tt.reason, Notice: tt.notice, NotAfter: ends, DrainUntil: until}
 		if got := c.Evicts(tt.last); got != tt.last.IsZero() {
@@ -372,8 +372,8 @@ func TestConsumersEvictAsTheReasonOfTheEndAllows(t *testing.T) {
 	}
 }
 
-// Whatever notice a provider gives, and whenever its consumer hears of it, what runs has half of it
-// undisturbed and the other half to leave in, and a restart in between changes nothing.
+// For any notice, and whenever the consumer receives the end, pods run undisturbed for half of it
+// and can leave in the other half, and a restart in between changes nothing.
 func TestNoticeIsHalfUndisturbed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seconds := func(name string, most time.Duration) time.Duration {
@@ -383,8 +383,8 @@ func TestNoticeIsHalfUndisturbed(t *testing.T) {
 		terms.Notice, terms.NotAfter = seconds("notice", MaxNotice), begins.Add(2*MaxNotice)
 		now := begins.Add(seconds("after", time.Hour))
 		provider := apply(t, Contract{}, agreed(Provider, terms, hash1, begins), Terminate{By: Provider, Mode: Drain, Now: now, Grace: seconds("grace", MaxDrain)})
-		heard := now.Add(seconds("heard", terms.Notice))
-		consumer := apply(t, Contract{}, agreed(Consumer, terms, hash1, begins), PeerSaid{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: heard})
+		received := now.Add(seconds("received", terms.Notice))
+		consumer := apply(t, Contract{}, agreed(Consumer, terms, hash1, begins), PeerReported{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: received})
 		if rapid.Bool().Draw(rt, "restarts") {
 			consumer = Restore(terms, hash1, Consumer, stored(consumer))
 		}
@@ -400,16 +400,16 @@ func TestPeersDrainLimitIsBounded(t *testing.T) {
 	c := inState(t, Provider)[Active]
 	c.NotAfter = t0.Add(1000 * time.Hour)
 	for _, tt := range []struct {
-		name string
-		told time.Time
-		want time.Time
+		name     string
+		reported time.Time
+		want     time.Time
 	}{
-		{"not said", time.Time{}, begins.Add(MaxDrain)},
+		{"not reported", time.Time{}, begins.Add(MaxDrain)},
 		{"soon", soon, soon},
 		{"in a year", begins.Add(8760 * time.Hour), begins.Add(MaxDrain)},
-		{"it is over", t0, t0},
+		{"it has ended", t0, t0},
 	} {
-		got := apply(t, c, PeerSaid{Phase: PhaseDraining, DrainUntil: tt.told, Now: begins})
+		got := apply(t, c, PeerReported{Phase: PhaseDraining, DrainUntil: tt.reported, Now: begins})
 		if !got.DrainUntil.Equal(tt.want) {
 			t.Errorf("%s: until %s, want %s", tt.name, got.DrainUntil, tt.want)
 		}
@@ -421,16 +421,16 @@ func TestBothDrainUntilTheEarlier(t *testing.T) {
 	consumer := apply(t, active, Terminate{By: Consumer, Mode: Drain, Now: begins, Grace: later.Sub(begins)})
 	active.Role = Provider
 	provider := apply(t, active, Terminate{By: Provider, Mode: Drain, Now: begins, Grace: soon.Sub(begins)})
-	said := PeerSaid{Phase: PhaseDraining, DrainUntil: consumer.DrainUntil, Now: begins}
-	consumer = apply(t, consumer, PeerSaid{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: begins})
-	provider = apply(t, provider, said)
+	report := PeerReported{Phase: PhaseDraining, DrainUntil: consumer.DrainUntil, Now: begins}
+	consumer = apply(t, consumer, PeerReported{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: begins})
+	provider = apply(t, provider, report)
 	if !consumer.DrainUntil.Equal(soon) || !provider.DrainUntil.Equal(soon) {
 		t.Errorf("until %s and %s", consumer.DrainUntil, provider.DrainUntil)
 	}
 }
 
 // A peer whose clock is ahead ends a contract that ends in a moment anyway.
-func TestClockAheadIsNoTermination(t *testing.T) {
+func TestAClockAheadIsNotATermination(t *testing.T) {
 	c := inState(t, Consumer)[Active]
 	for _, tt := range []struct {
 		now  time.Time
@@ -441,14 +441,14 @@ func TestClockAheadIsNoTermination(t *testing.T) {
 		{ends.Add(-time.Second), EndedByExpiry},
 	} {
 		for _, p := range []Phase{PhaseDraining, PhaseClosed} {
-			if got := apply(t, c, PeerSaid{Phase: p, DrainUntil: over, Now: tt.now}); got.Reason != tt.want {
+			if got := apply(t, c, PeerReported{Phase: p, DrainUntil: over, Now: tt.now}); got.Reason != tt.want {
 				t.Errorf("%s before the end, %s: %s", ends.Sub(tt.now), p, got.Reason.Name())
 			}
 		}
 	}
 	short := c
 	short.NotBefore, short.NotAfter = ends.Add(-time.Minute), ends
-	if got := apply(t, short, PeerSaid{Phase: PhaseClosed, Now: ends.Add(-20 * time.Second)}); got.Reason != EndedByPeer {
+	if got := apply(t, short, PeerReported{Phase: PhaseClosed, Now: ends.Add(-20 * time.Second)}); got.Reason != EndedByPeer {
 		t.Errorf("a contract of a minute, 20 s before its end: %s", got.Reason.Name())
 	}
 }
@@ -485,7 +485,7 @@ func TestRestoredContractGoesOn(t *testing.T) {
 		}
 	}
 	// A later revision may begin by the other side's clock: what runs goes on.
-	if c := Restore(terms2, hash2, Consumer, Stored{Phase: PhaseActive}); !c.Wants().Node {
+	if c := Restore(terms2, hash2, Consumer, Stored{Phase: PhaseActive}); !c.Desired().Node {
 		t.Errorf("%+v", c)
 	}
 }
@@ -497,18 +497,18 @@ func TestReasonsSurviveText(t *testing.T) {
 		}
 	}
 	if ParseEndReason("Bored") != NotEnded || EndReason(9).Name() != "" {
-		t.Error("an unknown reason says something")
+		t.Error("an unknown reason has a text")
 	}
 }
 
-func TestRejectionsSayWhy(t *testing.T) {
+func TestRejectionsHaveAReason(t *testing.T) {
 	_, err := inState(t, Consumer)[Closed].Apply(agreed(Consumer, terms1, hash1, t0))
 	if ReasonOf(err) != ReasonContractClosed || !strings.Contains(err.Error(), "contract c, Closed") {
 		t.Errorf("got %v", err)
 	}
 	for r := NotEnded; r <= EndedByPeer; r++ {
 		if (r == NotEnded) != (r.String() == "") {
-			t.Errorf("%s says %q", r.Name(), r)
+			t.Errorf("the text of %s is %q", r.Name(), r)
 		}
 	}
 }
@@ -542,7 +542,7 @@ func TestPhasesSurviveText(t *testing.T) {
 		}
 	}
 	if ParsePhase("Opening") != PhaseUnspecified || Phase(9).String() != "" {
-		t.Error("an unknown phase says something")
+		t.Error("an unknown phase has a text")
 	}
 }
 

@@ -1,9 +1,8 @@
-// Package peering is the core: what a cluster is called and how its key changes,
-// how a token, a contract and a statement of use are written down, who may sign
-// what, how a contract lives and ends, how much is granted, and what its use costs.
-// It is values and functions of values: no clock (time is an argument or an
-// event), no input or output, no floating point, nothing but the standard
-// library. Both sides of a peering run the same code on their own copy.
+// Package peering is the core: cluster IDs and how keys are succeeded, the formats of tokens,
+// contracts and statements of use, who may sign what, the states of a contract, how much is
+// granted, and what its use costs. It is values and functions of values: no clock (time is an
+// argument or an event), no input or output, no floating point, only the standard library. Both
+// sides of a peering run the same code on their own copy.
 //
 // A contract goes this way and never back:
 //
@@ -11,14 +10,14 @@
 //	(nothing) ─────────────► Active ◄─┐ Countersigned
 //	                          │ │ │   │ (next revision)
 //	     Terminate Now,       │ │ └───┘
-//	     PeerSaid Closed      │ │ Tick past NotAfter, Terminate Drain,
-//	     ┌────────────────────┘ ▼ PeerSaid Draining
+//	     PeerReported Closed  │ │ Tick past NotAfter, Terminate Drain,
+//	     ┌────────────────────┘ ▼ PeerReported Draining
 //	     │                   Draining
 //	     ▼                      │ Drained, Tick past DrainUntil,
-//	  Closed ◄──────────────────┘ Terminate Now, PeerSaid Closed
+//	  Closed ◄──────────────────┘ Terminate Now, PeerReported Closed
 //
-// An offer is no state of a contract: the provider keeps it in memory, until it is
-// signed or lapses, and a consumer's signature alone binds nobody. Draining takes the
-// next revision too, and goes on draining: of what was signed before both knew. Both
-// sides drain until the earlier of what each of them said.
+// An offer is not a state of a contract: the provider keeps it in memory until it is signed or
+// expires, and a consumer's signature alone binds neither side. A draining contract accepts a
+// next revision that was signed before both sides knew, and goes on draining. Both sides drain
+// until the earlier of the ends that they reported.
 package peering

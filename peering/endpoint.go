@@ -38,7 +38,7 @@ func CheckEndpoint(s string) error {
 	return nil
 }
 
-// CheckEndpoints checks each of a list and its length.
+// CheckEndpoints checks each endpoint of a list, and its length.
 func CheckEndpoints(list []string) error {
 	if len(list) > MaxEndpoints {
 		return fmt.Errorf("%d endpoints, more than %d", len(list), MaxEndpoints)

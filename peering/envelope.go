@@ -14,9 +14,8 @@ import (
 	"strconv"
 )
 
-// Envelope is a DSSE envelope, version 1
-// (https://github.com/secure-systems-lab/dsse): exact payload bytes, what they
-// are, and signatures over both.
+// Envelope is a DSSE envelope, version 1 (https://github.com/secure-systems-lab/dsse): exact
+// payload bytes, their type, and signatures over both.
 type Envelope struct {
 	Payload     []byte
 	PayloadType string
@@ -31,8 +30,8 @@ type Signature struct {
 	Sig   []byte
 }
 
-// badSignature says that an envelope is not signed as it has to be; signer is whose
-// signature it is about, empty if it is about the envelope.
+// badSignature is the error that an envelope is not signed correctly. signer is the cluster whose
+// signature is wrong, empty if it is about the envelope.
 func badSignature(signer ClusterID, problem string) *Error {
 	if signer == "" {
 		return Errorf(ReasonSignatureInvalid, "envelope: %s", problem)
@@ -64,9 +63,8 @@ func NewEnvelope(t Terms) (Envelope, error) {
 // Hash is the SHA-256 of the payload.
 func (e Envelope) Hash() Hash { return payloadHash(e.Payload) }
 
-// Sign returns the envelope with the signature of cluster id added, in place of
-// one that it made before. signer is the cluster's newest key, ECDSA P-256; rand
-// is passed to it.
+// Sign returns the envelope with the signature of cluster id added, in place of an older one.
+// signer is the cluster's newest key, ECDSA P-256; rand is passed to it.
 func (e Envelope) Sign(rand io.Reader, id ClusterID, signer crypto.Signer) (Envelope, error) {
 	digest := sha256.Sum256(pae(e.PayloadType, e.Payload))
 	sig, err := signer.Sign(rand, digest[:], crypto.SHA256)
@@ -78,17 +76,16 @@ func (e Envelope) Sign(rand io.Reader, id ClusterID, signer crypto.Signer) (Enve
 	return e, nil
 }
 
-// Verify returns the terms of an envelope that both parties signed: payload type
-// and terms are understood, both keys are those behind the IDs, and there is
-// exactly one signature by each party, valid, and no other. It needs nothing
-// besides the envelope; compare the two IDs with those that you expect. What is
-// wrong with the signatures is an *Error with ReasonSignatureInvalid.
+// Verify returns the terms of an envelope that both parties signed: payload type and terms are
+// valid, both keys are those behind the IDs, and there is exactly one valid signature by each
+// party, and no other. It needs only the envelope; the caller has to compare the two IDs with the
+// expected ones. The error for a wrong signature is an *Error with ReasonSignatureInvalid.
 func (e Envelope) Verify() (Terms, error) {
 	return e.verify(Consumer, Provider)
 }
 
-// VerifyConsumer is Verify for an envelope that the provider has not signed yet:
-// it wants exactly the consumer's signature.
+// VerifyConsumer is Verify for an envelope that the provider has not signed yet: it requires
+// exactly the consumer's signature.
 func (e Envelope) VerifyConsumer() (Terms, error) {
 	return e.verify(Consumer)
 }
@@ -132,7 +129,7 @@ func (e Envelope) verify(signers ...Role) (Terms, error) {
 
 const wrongSignature = "wrong: payload or signature was changed, or another key made it"
 
-// signedBy says whether one of the keys made a signature of the envelope.
+// signedBy reports whether one of the keys made a signature of the envelope.
 func (e Envelope) signedBy(sig []byte, keys ...*ecdsa.PublicKey) bool {
 	if len(sig) > MaxSignatureLen {
 		return false
@@ -172,9 +169,9 @@ func (e Envelope) Marshal() ([]byte, error) {
 	return b, nil
 }
 
-// ParseEnvelope reads DSSE's JSON form. As DSSE wants, either alphabet of base64
-// is taken and unknown names are ignored: nothing outside the payload is signed,
-// so nothing outside it means anything. It verifies no signature.
+// ParseEnvelope reads DSSE's JSON form. As DSSE requires, either alphabet of base64 is accepted
+// and unknown names are ignored: only the payload is signed, so nothing outside it matters. It
+// does not verify signatures.
 func ParseEnvelope(b []byte) (Envelope, error) {
 	if len(b) > MaxEnvelope {
 		return Envelope{}, fmt.Errorf("envelope has %d bytes, more than %d", len(b), MaxEnvelope)
@@ -208,7 +205,7 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 	return e, e.check()
 }
 
-// check holds the limits of an envelope's parts.
+// check checks the limits of an envelope's parts.
 func (e Envelope) check() error {
 	switch {
 	case len(e.Payload) == 0 || len(e.Payload) > MaxPayload:
@@ -224,7 +221,7 @@ func (e Envelope) check() error {
 	return nil
 }
 
-// Equal says whether two envelopes are the same, signatures in any order.
+// Equal reports whether two envelopes are the same, with signatures in any order.
 func (e Envelope) Equal(o Envelope) bool {
 	if e.PayloadType != o.PayloadType || !bytes.Equal(e.Payload, o.Payload) || len(e.Signatures) != len(o.Signatures) {
 		return false

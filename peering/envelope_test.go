@@ -89,7 +89,7 @@ func TestPAEIsThatOfTheSpecification(t *testing.T) {
 	}
 }
 
-func TestContractSignedByBothIsVerifiedFromTheEnvelopeAlone(t *testing.T) {
+func TestAContractSignedByBothIsVerifiedFromTheEnvelopeAlone(t *testing.T) {
 	consumer, provider := newCluster(t), newCluster(t)
 	terms := testTerms(t, consumer, provider)
 	e := consumer.sign(t, envelope(t, terms))
@@ -312,7 +312,7 @@ func TestTermsAreChecked(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Terms){
 		"no contract ID":                     func(t *Terms) { t.ContractID = "" },
-		"a contract ID that is no label":     func(t *Terms) { t.ContractID = "A_b" },
+		"a malformed contract ID":            func(t *Terms) { t.ContractID = "A_b" },
 		"a contract ID that ends in hyphen":  func(t *Terms) { t.ContractID = "a-" },
 		"a long contract ID":                 func(t *Terms) { t.ContractID = strings.Repeat("a", MaxContractIDLen+1) },
 		"no request ID":                      func(t *Terms) { t.RequestID = "" },
@@ -354,14 +354,14 @@ func TestTermsAreChecked(t *testing.T) {
 		"a least that is more than the most": func(t *Terms) {
 			t.LimitRange.Min, t.LimitRange.Max = Resources{"cpu": Whole(2)}, Resources{"cpu": Whole(1)}
 		},
-		"a pool that is no label":         func(t *Terms) { t.Pool = "GPU.x" },
-		"a pool with a long name":         func(t *Terms) { t.Pool = strings.Repeat("a", MaxPoolNameLen+1) },
-		"a runtime class twice":           func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
-		"runtime classes out of order":    func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
-		"a runtime class that is no name": func(t *Terms) { t.RuntimeClasses = []string{"A"} },
-		"an empty runtime class":          func(t *Terms) { t.RuntimeClasses = []string{""} },
-		"a forged succession":             func(t *Terms) { t.Consumer.Succession = [][]byte{[]byte("x")} },
-		"more than a payload holds":       nil,
+		"a malformed pool":             func(t *Terms) { t.Pool = "GPU.x" },
+		"a pool with a long name":      func(t *Terms) { t.Pool = strings.Repeat("a", MaxPoolNameLen+1) },
+		"a runtime class twice":        func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
+		"runtime classes out of order": func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
+		"a malformed runtime class":    func(t *Terms) { t.RuntimeClasses = []string{"A"} },
+		"an empty runtime class":       func(t *Terms) { t.RuntimeClasses = []string{""} },
+		"a forged succession":          func(t *Terms) { t.Consumer.Succession = [][]byte{[]byte("x")} },
+		"more than a payload can have": nil,
 	} {
 		terms := testTerms(t, consumer, provider)
 		terms.Resources = maps.Clone(terms.Resources)
@@ -494,10 +494,10 @@ func FuzzParseEnvelope(f *testing.F) {
 			t.Fatalf("%q became %q, %v", b, out, err)
 		}
 		if _, err := got.Verify(); err == nil && !signed[string(got.Payload)] {
-			t.Error("a contract that nobody signed was verified")
+			t.Error("a contract without signatures was verified")
 		}
 		if _, err := got.VerifyStatement(provider.party); err == nil && !signed[string(got.Payload)] {
-			t.Error("a statement that nobody signed was verified")
+			t.Error("a statement without signatures was verified")
 		}
 	})
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Reason says what is wrong in one word of UPPER_SNAKE_CASE. Reasons are part
-// of the API: programs may compare them, and they never change their meaning.
+// Reason is a kind of error, in UPPER_SNAKE_CASE. Reasons are part of the API: programs may
+// compare them, and they never change their meaning.
 type Reason string
 
-// Condition spells the reason as Kubernetes' conditions do: PolicyRefused.
+// Condition returns the reason in the form of conditions of Kubernetes: PolicyRefused.
 func (r Reason) Condition() string {
 	var out strings.Builder
 	for word := range strings.SplitSeq(string(r), "_") {
@@ -31,8 +31,7 @@ const (
 	ReasonInternal Reason = "INTERNAL"
 	// ReasonRequestInvalid is INVALID_ARGUMENT; the field violations say why.
 	ReasonRequestInvalid Reason = "REQUEST_INVALID"
-	// ReasonResponseInvalid is INTERNAL: what the other side answered breaks the
-	// protocol.
+	// ReasonResponseInvalid is INTERNAL: the response of the other side breaks the protocol.
 	ReasonResponseInvalid Reason = "RESPONSE_INVALID"
 	// ReasonRateLimited is RESOURCE_EXHAUSTED: too many calls a second.
 	ReasonRateLimited Reason = "RATE_LIMITED"
@@ -53,22 +52,22 @@ const (
 	ReasonPeerIsSelf Reason = "PEER_IS_SELF"
 	// ReasonTrustDenied is PERMISSION_DENIED: an administrator denied the caller.
 	ReasonTrustDenied Reason = "TRUST_DENIED"
-	// ReasonTrustForgotten is PERMISSION_DENIED: the caller was trusted once and then
-	// forgotten, and introduces itself because of the trust that was.
+	// ReasonTrustForgotten is PERMISSION_DENIED: the caller was trusted once and then forgotten,
+	// and introduces itself because of the former trust.
 	ReasonTrustForgotten Reason = "TRUST_FORGOTTEN"
-	// ReasonIntroductionsPending is RESOURCE_EXHAUSTED: as many introductions wait
-	// for an administrator as can.
+	// ReasonIntroductionsPending is RESOURCE_EXHAUSTED: the limit of introductions that wait for
+	// an administrator is reached.
 	ReasonIntroductionsPending Reason = "INTRODUCTIONS_PENDING"
-	// ReasonIntroductionUnknown is FAILED_PRECONDITION: there is no introduction to
-	// go on with, or not any more.
+	// ReasonIntroductionUnknown is FAILED_PRECONDITION: there is no such introduction, or not any
+	// more.
 	ReasonIntroductionUnknown Reason = "INTRODUCTION_UNKNOWN"
 	// ReasonCommitmentMismatch is INVALID_ARGUMENT: the number is not the one that
 	// was committed to.
 	ReasonCommitmentMismatch Reason = "COMMITMENT_MISMATCH"
 	// ReasonGroupUnknown is NOT_FOUND: no policy of the callee names the group.
 	ReasonGroupUnknown Reason = "GROUP_UNKNOWN"
-	// ReasonGroupSecretMismatch is UNAUTHENTICATED: the two clusters hold different secrets
-	// of a group, or somebody is in between.
+	// ReasonGroupSecretMismatch is UNAUTHENTICATED: the two clusters have different secrets of a
+	// group, or the connection was intercepted.
 	ReasonGroupSecretMismatch Reason = "GROUP_SECRET_MISMATCH"
 	// ReasonProofUnknown is FAILED_PRECONDITION: there is no run to confirm, or not any
 	// more.
@@ -135,16 +134,16 @@ const (
 	ReasonPeeringUnknown Reason = "PEERING_UNKNOWN"
 	// ReasonRequestUnknown is NOT_FOUND: no such request waits for an administrator.
 	ReasonRequestUnknown Reason = "REQUEST_UNKNOWN"
-	// ReasonRolloverTooSoon is FAILED_PRECONDITION: the rollover before is not over.
+	// ReasonRolloverTooSoon is FAILED_PRECONDITION: the previous rollover has not ended.
 	ReasonRolloverTooSoon Reason = "ROLLOVER_TOO_SOON"
 	// ReasonTokenMalformed is INVALID_ARGUMENT.
 	ReasonTokenMalformed Reason = "TOKEN_MALFORMED"
 	// ReasonTokenExpired is FAILED_PRECONDITION.
 	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
-	// ReasonPeerUnreachable is UNAVAILABLE: no endpoint of the peer answers.
+	// ReasonPeerUnreachable is UNAVAILABLE: no endpoint of the peer responds.
 	ReasonPeerUnreachable Reason = "PEER_UNREACHABLE"
-	// ReasonPeerIdentity is FAILED_PRECONDITION: who answers at the peer's
-	// endpoint is not the peer.
+	// ReasonPeerIdentity is FAILED_PRECONDITION: the cluster at the peer's endpoint is not the
+	// peer.
 	ReasonPeerIdentity Reason = "PEER_IDENTITY_MISMATCH"
 	// ReasonPeerNameTaken is ALREADY_EXISTS: another cluster has that name here.
 	ReasonPeerNameTaken Reason = "PEER_NAME_TAKEN"
@@ -162,14 +161,14 @@ const (
 	// ReasonConflict is ABORTED: something else changed the same object; try
 	// again.
 	ReasonConflict Reason = "CONFLICT"
-	// ReasonKubernetes is UNAVAILABLE: the API server of the callee's own cluster
-	// did not do its part.
+	// ReasonKubernetes is UNAVAILABLE: a request to the API server of the callee's own cluster
+	// failed.
 	ReasonKubernetes Reason = "KUBERNETES_UNAVAILABLE"
 	// ReasonKubernetesRefused is FAILED_PRECONDITION: a rule of the callee's own
 	// cluster, such as an admission policy, forbids what was asked.
 	ReasonKubernetesRefused Reason = "KUBERNETES_REFUSED"
 
-	// What a call came to that has no reason of its own: the name of its gRPC code.
+	// Reasons of failed calls without one of the callee's: the name of the gRPC code.
 	ReasonCanceled         = Reason("CANCELED")
 	ReasonDeadlineExceeded = Reason("DEADLINE_EXCEEDED")
 	ReasonUnavailable      = Reason("UNAVAILABLE")
@@ -177,12 +176,12 @@ const (
 	ReasonUnknown          = Reason("UNKNOWN")
 )
 
-// ResourceKey is the resource for which nothing was granted, in the metadata of
+// ResourceKey is the key of the resource for which nothing was granted, in the metadata of
 // POLICY_REFUSED, CAPACITY_EXHAUSTED and REQUEST_INVALID.
 const ResourceKey = "resource"
 
-// What an issuer says in the metadata of TOKEN_INVALID to a caller that knew the
-// token's secret.
+// Keys in the metadata of TOKEN_INVALID, which an issuer sends to a caller that knew the token's
+// secret.
 const (
 	// TokenCause is why: TokenCauseExpired or TokenCauseUsed.
 	TokenCause        = "cause"
@@ -196,31 +195,31 @@ const (
 type Violation struct {
 	// Field is the path of the field, as in the proto.
 	Field string
-	// Message says what is wrong with it.
+	// Message is what is wrong with it.
 	Message string
 }
 
-// Error is an error that crosses the wire with its reason.
+// Error is an error that is sent with its reason.
 type Error struct {
 	// Reason is required.
 	Reason Reason
-	// Message is for people: what is wrong, where, and what to do next. It
-	// crosses, so it holds no secret and nothing of the inside.
+	// Message is for people: what is wrong, where, and what to do next. It is sent to the other
+	// side, so it must not have secrets or internals.
 	Message string
-	// RetryAfter is how long to wait before trying again; 0 means that trying
-	// again, unchanged, does not help or that nothing is known about it.
+	// RetryAfter is how long to wait before trying again. 0 means that trying again, unchanged,
+	// does not help or that this is not known.
 	RetryAfter time.Duration
-	// Metadata is further facts, by lowerCamelCase name.
+	// Metadata has further facts, by lowerCamelCase name.
 	Metadata map[string]string
 	// Violations is set with ReasonRequestInvalid.
 	Violations []Violation
-	// Err is the cause. It is for errors.Is and for the log of the side where it
-	// happened, and never crosses.
+	// Err is the cause. It is for errors.Is and for the log of the side where it happened, and is
+	// never sent.
 	Err error
 }
 
-// Errorf makes an Error. A %w among the arguments becomes its cause, and its
-// text part of the message that crosses: wrap only what the other side may read.
+// Errorf returns an Error. A %w among the arguments becomes its cause, and its text part of the
+// message that is sent: wrap only what the other side may read.
 func Errorf(r Reason, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Reason: r, Message: err.Error(), Err: errors.Unwrap(err)}
@@ -237,8 +236,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ReasonOf returns the reason of an error: that of the Error in it, or ReasonUnknown; ""
-// is that of nil.
+// ReasonOf returns the reason of the Error in an error, or ReasonUnknown. It returns "" for nil.
 func ReasonOf(err error) Reason {
 	if err == nil {
 		return ""
@@ -246,7 +244,7 @@ func ReasonOf(err error) Reason {
 	return AsError(err).Reason
 }
 
-// AsError returns the Error in err. One that has none becomes one with ReasonCanceled,
+// AsError returns the Error in err. Any other error becomes one with ReasonCanceled,
 // ReasonDeadlineExceeded or ReasonUnknown; nil stays nil.
 func AsError(err error) *Error {
 	if err == nil {

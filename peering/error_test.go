@@ -28,12 +28,12 @@ func TestRefusalReasonsAsConditions(t *testing.T) {
 }
 
 func TestAsErrorNamesAReasonForEveryError(t *testing.T) {
-	own := Errorf(ReasonContractClosed, "it is over")
+	own := Errorf(ReasonContractClosed, "it has ended")
 	for name, tt := range map[string]struct {
 		err  error
 		want Reason
 	}{
-		"none":                    {nil, ""},
+		"no error":                {nil, ""},
 		"one of ours":             {own, ReasonContractClosed},
 		"one of ours, wrapped":    {fmt.Errorf("sign: %w", own), ReasonContractClosed},
 		"a deadline":              {fmt.Errorf("sign: %w", context.DeadlineExceeded), ReasonDeadlineExceeded},
@@ -45,6 +45,6 @@ func TestAsErrorNamesAReasonForEveryError(t *testing.T) {
 		}
 	}
 	if got := AsError(errors.New("broken\x1b[2J")).Message; got != "broken [2J" {
-		t.Errorf("says %q", got)
+		t.Errorf("the text is %q", got)
 	}
 }

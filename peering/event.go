@@ -7,10 +7,10 @@ import "time"
 //sumtype:decl
 type Event interface{ event() }
 
-// Countersigned is an envelope with both signatures, verified: the first that this
-// side sees of a contract, or the next revision of one in force. Role is this side's.
-// Only a consumer can begin with a later revision than the first: it lost its copy.
-// It is for whoever signs to see that it is what was offered, and in time.
+// Countersigned is an envelope with both signatures, verified: the first that this side sees of a
+// contract, or the next revision of one in force. Role is this side's. Only a consumer can begin
+// with a later revision than the first, if it lost its copy. The signer has to check before that
+// the terms are the offered ones, and in time.
 type Countersigned struct {
 	Role  Role
 	Terms Terms
@@ -18,7 +18,7 @@ type Countersigned struct {
 	Now   time.Time
 }
 
-// Tick is the time.
+// Tick is the passing of time.
 type Tick struct{ Now time.Time }
 
 // Mode is how a contract ends.
@@ -28,36 +28,36 @@ type Mode uint8
 const (
 	// Drain lets what runs leave first.
 	Drain Mode = iota + 1
-	// Now does not.
+	// Now ends it at once.
 	Now
 )
 
 // Terminate ends the contract.
 type Terminate struct {
-	// By is the side that wants it.
+	// By is the side that ends it.
 	By   Role
 	Mode Mode
 	Now  time.Time
-	// Grace is how long draining may take; zero is DefaultDrain, more than MaxDrain
-	// is MaxDrain. If the provider ends it, it takes at least the contract's notice.
+	// Grace is how long draining may take. Zero means DefaultDrain, and MaxDrain is the limit. If
+	// the provider ends the contract, draining takes at least its notice.
 	Grace time.Duration
 }
 
-// PeerSaid is the other side's word on the contract. It may be old.
-type PeerSaid struct {
+// PeerReported is the other side's report on the contract. It may be old.
+type PeerReported struct {
 	Revision uint64
 	Phase    Phase
-	// DrainUntil is when it stops draining, by this side's clock as far as the
-	// difference is known; zero if it did not say.
+	// DrainUntil is when the other side stops draining, by this side's clock as far as the
+	// difference is known. It is zero if it was not reported.
 	DrainUntil time.Time
 	Now        time.Time
 }
 
-// Drained says that this side saw that nothing runs under the contract any more.
+// Drained means that this side saw that nothing runs under the contract any more.
 type Drained struct{ Now time.Time }
 
 func (Countersigned) event() {}
 func (Tick) event()          {}
 func (Terminate) event()     {}
-func (PeerSaid) event()      {}
+func (PeerReported) event()  {}
 func (Drained) event()       {}

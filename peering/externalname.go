@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// CheckExternalName says why no Service of another cluster may stand for a name: it is not
-// a name of DNS in lower case and of at least two labels (RFC 1123), without a dot at its
-// end; or it means another thing on each machine, as an address and localhost do; or it is
-// short for a name of whichever cluster resolves it. Whose cluster a name such as
-// db.shop.svc.cluster.local is of is for the resolver to know: the consumer's.
+// CheckExternalName returns why a Service of another cluster may not have an external name: it is
+// not a DNS name in lower case with at least two labels (RFC 1123) and no dot at its end; or it
+// means something else on each machine, as an address and localhost do; or it is short for a name
+// of whichever cluster resolves it. The consumer's resolver decides to which cluster a name such
+// as db.shop.svc.cluster.local belongs.
 func CheckExternalName(name string) error {
 	if name == "" || len(name) > MaxExternalNameLen {
 		return fmt.Errorf("external name of %d bytes: it has 1 to %d", len(name), MaxExternalNameLen)
@@ -37,8 +37,8 @@ func CheckExternalName(name string) error {
 // maxDNSLabel is the longest label of a name of DNS (RFC 1035).
 const maxDNSLabel = 63
 
-// isNumber says whether a name with this last label is read as an IPv4 address by those
-// that follow inet_aton or the URL standard: 127.1 and 10.0.0.0x1 are.
+// isNumber reports whether programs that follow inet_aton or the URL standard read a name with
+// this last label as an IPv4 address, such as 127.1 and 10.0.0.0x1.
 func isNumber(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return only(digits+"abcdef", hex)

@@ -28,7 +28,7 @@ func TestExternalNamesAreWholeNamesOfDNS(t *testing.T) {
 	} {
 		for _, name := range names {
 			if err := CheckExternalName(name); err == nil || !strings.Contains(err.Error(), what) {
-				t.Errorf("%.40q: got %v, want it to say %q", name, err, what)
+				t.Errorf("%.40q: got %v, want %q in it", name, err, what)
 			}
 		}
 	}
@@ -45,7 +45,7 @@ func FuzzCheckExternalName(f *testing.F) {
 			return
 		}
 		if !whole.MatchString(name) || len(name) > 253 {
-			t.Errorf("%q is taken, and is no name of DNS", name)
+			t.Errorf("%q is accepted, and is not a DNS name", name)
 		}
 		if _, err := netip.ParseAddr(name); err == nil {
 			t.Errorf("%q is taken, and is an address", name)

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// ClusterID names a cluster for ever: the first 20 bytes of the SHA-256 of its
+// ClusterID identifies a cluster for ever: the first 20 bytes of the SHA-256 of its
 // public identity key (SubjectPublicKeyInfo, DER), in lower-case base32 (RFC
 // 4648) without padding, 32 characters. It cannot be claimed without the key. It
 // is also a DNS label, a label value and a SPIFFE trust domain.
 type ClusterID string
 
 const (
-	// clusterIDBytes is how much of the hash an ID holds: 160 bits, out of reach
-	// for whoever wants a second key with the same ID.
+	// clusterIDBytes is how many bytes of the hash an ID has: 160 bits, so that no second key with
+	// the same ID can be found.
 	clusterIDBytes = 20
 	// ClusterIDLen is the length of a ClusterID in characters.
 	ClusterIDLen = 32
@@ -71,7 +71,7 @@ func (id ClusterID) Short() string {
 	return string(id[:shortIDLen])
 }
 
-// Bytes returns what is behind the ID: the first 20 bytes of the SHA-256 of the key.
+// Bytes returns the decoded ID: the first 20 bytes of the SHA-256 of the key.
 func (id ClusterID) Bytes() ([clusterIDBytes]byte, error) {
 	var b [clusterIDBytes]byte
 	if _, err := ParseClusterID(string(id)); err != nil {

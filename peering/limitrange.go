@@ -5,20 +5,20 @@ import (
 	"maps"
 )
 
-// LimitRange is what containers of offloaded pods have that say nothing of a resource, and
-// between which amounts they and their pods have to be: as a LimitRange of Kubernetes. It is of
-// cpu, memory and ephemeral-storage. What a container requests by default counts against the
-// contract and is paid for, so both sides sign it.
+// LimitRange has the defaults of containers of offloaded pods that do not set a resource, and the
+// bounds of containers and pods, as a LimitRange of Kubernetes has. Its resources are cpu, memory
+// and ephemeral-storage. Default requests count against the contract and are paid for, so both
+// sides sign them.
 type LimitRange struct {
-	// DefaultRequest is what a container requests, and Default its limit, that does not say.
+	// DefaultRequest is the request, and Default the limit, of a container that does not set them.
 	DefaultRequest, Default Resources
-	// Min and Max bound what each container requests and its limit, PodMin and PodMax what all
-	// containers of a pod come to.
+	// Min and Max bound the request and the limit of each container, PodMin and PodMax the sums of
+	// a pod's containers.
 	Min, Max, PodMin, PodMax Resources
 }
 
-// limited says whether a limit range may name a resource: all others are requested in whole
-// devices, and have a limit of what they request.
+// limited reports whether a limit range may name a resource. All others are requested in whole
+// devices, and their limit equals their request.
 func limited(name string) bool {
 	return name == "cpu" || name == "memory" || name == "ephemeral-storage"
 }
@@ -41,7 +41,7 @@ func (l *LimitRange) parts() []part {
 	}
 }
 
-// IsZero says whether it says nothing.
+// IsZero reports whether it has no amounts.
 func (l LimitRange) IsZero() bool {
 	for _, p := range l.parts() {
 		if len(*p.amounts) > 0 {
@@ -51,7 +51,7 @@ func (l LimitRange) IsZero() bool {
 	return true
 }
 
-// Equal says whether two say the same.
+// Equal reports whether two are the same.
 func (l LimitRange) Equal(o LimitRange) bool {
 	others := o.parts()
 	for i, p := range l.parts() {
@@ -74,7 +74,7 @@ func (l LimitRange) Clone() LimitRange {
 	return l
 }
 
-// Check says what is wrong with it, if anything.
+// Check returns what is wrong with it, if anything.
 func (l LimitRange) Check() error {
 	for _, p := range l.parts() {
 		for _, name := range p.amounts.Names() {
@@ -105,10 +105,10 @@ func (l LimitRange) Check() error {
 	return nil
 }
 
-// within returns the limit range for a contract that grants these resources. Defaults that follow from
-// other amounts are written out, as in a LimitRange of Kubernetes: the default limit is max, the default
-// request the default limit or min. No container is made to request a resource that is not granted:
-// the contract would take no pods.
+// within returns the limit range for a contract that grants these resources. Defaults that follow
+// from other amounts are filled in, as in a LimitRange of Kubernetes: the default limit is max,
+// the default request the default limit or min. There is no default request of a resource that is
+// not granted, since no pod would fit the contract.
 func (l LimitRange) within(granted Resources) LimitRange {
 	out := l.Clone()
 	out.Default = unlessNamed(out.Default, out.Max)
@@ -131,7 +131,7 @@ func (l LimitRange) within(granted Resources) LimitRange {
 	return out.Clone()
 }
 
-// unlessNamed returns amounts with those of others where there is none.
+// unlessNamed returns amounts, and those of others for resources that amounts does not name.
 func unlessNamed(amounts, others Resources) Resources {
 	if len(others) == 0 {
 		return amounts
@@ -139,7 +139,7 @@ func unlessNamed(amounts, others Resources) Resources {
 	return amounts.KeepUnnamed(others)
 }
 
-// jsonLimitRange is a LimitRange as written. Lists that are empty are left out.
+// jsonLimitRange is the JSON of a LimitRange. Empty lists are left out.
 type jsonLimitRange struct {
 	Default        map[string]string `json:"default,omitempty"`
 	DefaultRequest map[string]string `json:"defaultRequest,omitempty"`
@@ -149,7 +149,7 @@ type jsonLimitRange struct {
 	PodMin         map[string]string `json:"podMin,omitempty"`
 }
 
-// limitRangeJSON returns nil for one that says nothing.
+// limitRangeJSON returns nil for an empty limit range.
 func limitRangeJSON(l LimitRange) *jsonLimitRange {
 	if l.IsZero() {
 		return nil

@@ -28,8 +28,8 @@ func amountsOf(t testing.TB, text string) Resources {
 // ranges makes a limit range of lists as in "max cpu=1,memory=1Gi; min cpu=100m".
 func ranges(t testing.TB, text string) (l LimitRange) {
 	t.Helper()
-	for said := range strings.SplitSeq(text, "; ") {
-		name, amounts, _ := strings.Cut(said, " ")
+	for part := range strings.SplitSeq(text, "; ") {
+		name, amounts, _ := strings.Cut(part, " ")
 		for _, p := range l.parts() {
 			if p.name == name {
 				*p.amounts = amountsOf(t, amounts)
@@ -67,14 +67,14 @@ func TestALimitRangeIsInOrder(t *testing.T) {
 	}
 }
 
-func TestAContractWritesOutWhatFollowsFromItsLimitRange(t *testing.T) {
+func TestAContractFillsInTheDefaultsOfItsLimitRange(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ granted, policy, want string }{
 		"nothing":                                  {"cpu=4", "", ""},
 		"the default limit is max":                 {"cpu=4", "max cpu=2", "default cpu=2; defaultRequest cpu=2; max cpu=2"},
 		"the default request is the limit":         {"cpu=4", "default cpu=1; max cpu=2", "default cpu=1; defaultRequest cpu=1; max cpu=2"},
 		"without a limit it is min":                {"cpu=4", "min cpu=1", "defaultRequest cpu=1; min cpu=1"},
-		"what is said stays":                       {"cpu=4", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1"},
+		"what is set stays":                        {"cpu=4", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1"},
 		"each resource by itself":                  {"cpu=4,memory=1Gi", "defaultRequest cpu=100m; max memory=1Gi", "default memory=1Gi; defaultRequest cpu=100m,memory=1Gi; max memory=1Gi"},
 		"nothing is requested that is not granted": {"cpu=4", "defaultRequest cpu=100m,memory=64Mi", "defaultRequest cpu=100m"},
 		"nor by a limit":                           {"cpu=4", "default memory=64Mi", "default memory=64Mi; defaultRequest memory=0"},
@@ -98,7 +98,7 @@ func TestAContractWritesOutWhatFollowsFromItsLimitRange(t *testing.T) {
 }
 
 // A contract without a limit range is written as before there were any.
-func TestALimitRangeIsWrittenIfItSaysSomething(t *testing.T) {
+func TestALimitRangeIsWrittenUnlessEmpty(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "max cpu=2", "default memory=64Mi; defaultRequest memory=0", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1"} {
 		l := ranges(t, text)

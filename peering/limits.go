@@ -2,7 +2,7 @@ package peering
 
 import "time"
 
-// Limits of what may come from outside. Every decoder of this package holds them.
+// Limits of what may come from outside. Every decoder of this package enforces them.
 const (
 	// MaxEndpoints is the most endpoints that a cluster names for itself.
 	MaxEndpoints = 8
@@ -55,8 +55,8 @@ const (
 	// reader keeps exact (RFC 8259 section 6).
 	MaxRevision = 1<<53 - 1
 
-	// DefaultDrain is how long draining takes at most where nobody says: then what
-	// still runs under the contract is no longer covered by it.
+	// DefaultDrain is how long draining takes at most by default. After that, the contract no
+	// longer covers what still runs.
 	DefaultDrain = time.Hour
 	// MaxDrain is the longest drain that can be asked for.
 	MaxDrain = 24 * time.Hour
@@ -64,12 +64,12 @@ const (
 	MaxNotice = 31 * 24 * time.Hour
 	// ExpiryGrace is how long a contract that reached its end drains.
 	ExpiryGrace = 10 * time.Minute
-	// retryPending is when to ask again for what an administrator has to approve, and
-	// retryCapacity for what is free only once somebody gives something back.
+	// retryPending is after how long to ask again for what an administrator has to approve, and
+	// retryCapacity for capacity that another consumer has to free first.
 	retryPending  = 15 * time.Second
 	retryCapacity = time.Minute
-	// ExpirySkew is how far two clocks may differ for an end that the peer told of to
-	// count as the contract's own; at most a quarter of its term.
+	// ExpirySkew is by how much clocks may differ so that an end that the peer reported counts as
+	// the contract's own; at most a quarter of its term.
 	ExpirySkew = time.Minute
 
 	// MinStatementPeriod and MaxStatementPeriod bound what a statement of use
@@ -79,16 +79,16 @@ const (
 	// MaxStatement is the most bytes of a statement's payload: in an envelope in
 	// JSON it is less than 32 KiB.
 	MaxStatement = 23 << 10
-	// MaxSample is the longest that a Meter believes that use stayed as it was.
+	// MaxSample is for how long at most a Meter assumes that use did not change.
 	MaxSample = 2 * time.Minute
 	// MaxPeriods is how many periods a Meter ends at once.
 	MaxPeriods = 32
-	// MaxOvercommit is the most percent of what is free that count as free.
+	// MaxOvercommit is the highest percentage of what is free that counts as free.
 	MaxOvercommit = 1000
 )
 
-// Limits of what two clusters say to each other. They equal the constraints of the
-// proto where that has one.
+// Limits of what two clusters send each other. They equal the constraints of the proto where that
+// has one.
 const (
 	// MaxCapabilities is how many capabilities a peer may name, of
 	// MaxCapabilityLen bytes each.
@@ -96,14 +96,15 @@ const (
 	MaxCapabilityLen = 64
 	// MaxGateways is how many gateways a peer may have.
 	MaxGateways = 64
-	// MaxNodes is how many nodes beside its gateways a peer may tell of, and MaxNodePods how
-	// many prefixes of pods each node may have.
+	// MaxNodes is how many nodes beside its gateways a peer may announce, and MaxNodePods how many
+	// prefixes of pods each node may have.
 	MaxNodes    = 64
 	MaxNodePods = 16
 	// MaxSources is how many addresses of its own among its pods' a node may have.
 	MaxSources = 2
-	// MaxObserved is at how many places a gateway is said to be seen, MaxObservedLen how
-	// long each is, in bytes. A peer tells of each of this cluster's gateways once.
+	// MaxObserved is how many endpoints at which a gateway was observed are reported,
+	// MaxObservedLen how long each is, in bytes. A peer reports each of this cluster's gateways
+	// once.
 	MaxObserved     = 4
 	MaxObservations = MaxGateways
 	MaxObservedLen  = 64
@@ -111,13 +112,12 @@ const (
 	MaxInBandGateways = 16
 	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
 	MaxPrefixes = 16
-	// MaxAddresses is how many addresses a peer may name that need an alias each, and
-	// for how many it may tell one, MaxBlocks in how many blocks of at most
-	// MaxBlockAddresses.
+	// MaxAddresses is how many addresses that need an alias each a peer may name, and for how many
+	// it may announce an alias, MaxBlocks in how many blocks of at most MaxBlockAddresses.
 	MaxAddresses      = 4096
 	MaxBlocks         = 128
 	MaxBlockAddresses = 64
-	// MaxTransit is how many third clusters a peer may be reached from through another one.
+	// MaxTransit is from how many third clusters a peer may be reached through another one.
 	MaxTransit = 16
 	// MaxContracts is how many contracts a peer may report.
 	MaxContracts = 256
@@ -130,20 +130,20 @@ const (
 	MaxPoolNameLen = 32
 	MaxPoolsSize   = 32 << 10
 	// MaxServices is how many services an offer may have, MaxServicePorts how many
-	// ports each, and MaxServicesSize how large they may be in all, in bytes: each
-	// service and each port counts serviceSize, and besides what is written in it.
+	// ports each, and MaxServicesSize how large they may be in all, in bytes: each service and
+	// each port counts serviceSize, plus its texts.
 	MaxServices     = 256
 	MaxServicePorts = 64
 	MaxServicesSize = 64 << 10
 	serviceSize     = 64
-	// MaxExternalNameLen is the longest name of DNS that a Service may stand for.
+	// MaxExternalNameLen is the longest external name of a Service.
 	MaxExternalNameLen = 253
-	// MaxServiceEndpoints is how many endpoints of one Service cross, MaxExportedEndpoints
-	// how many of all that one peer imports.
+	// MaxServiceEndpoints is how many endpoints of one Service are sent, MaxExportedEndpoints how
+	// many of all Services that one peer imports.
 	MaxServiceEndpoints  = 5000
 	MaxExportedEndpoints = 20_000
-	// MaxExportPairs is how many labels, and how many annotations, a Service has that is
-	// exported to a cluster set, and MaxExportPairsSize how many bytes of each.
+	// MaxExportPairs is how many labels, and how many annotations, a Service that is exported to a
+	// cluster set may have, and MaxExportPairsSize how many bytes of each.
 	MaxExportPairs     = 32
 	MaxExportPairsSize = 4096
 	// MaxAppProtocolLen is the longest name of an application's protocol: a DNS name,
@@ -155,8 +155,8 @@ const (
 	MaxNameLen = 63
 	// MaxNodeNameLen is the longest name of a node.
 	MaxNodeNameLen = 253
-	// MaxDuration is the longest duration that anything may last: ten years. It
-	// keeps arithmetic with times far from overflow.
+	// MaxDuration is the longest duration of anything: ten years. It keeps arithmetic with times
+	// far from overflow.
 	MaxDuration = 10 * 365 * 24 * time.Hour
 	// MaxReasonLen is the longest reason of an error (AIP-193).
 	MaxReasonLen = 63

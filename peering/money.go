@@ -25,7 +25,7 @@ const (
 	maxDecimalLen = 19
 )
 
-// errDecimalRange says that a number is above 999999999.999999999.
+// errDecimalRange is the error that a number is above 999999999.999999999.
 var errDecimalRange = errors.New("number is above 999999999.999999999")
 
 // ParseDecimal reads a decimal in its one form.
@@ -60,10 +60,10 @@ func (d Decimal) String() string {
 // Cmp returns -1, 0 or 1 as d is less than, equal to or more than o.
 func (d Decimal) Cmp(o Decimal) int { return cmp.Compare(d.nano, o.nano) }
 
-// IsZero says whether the number is 0.
+// IsZero reports whether the number is 0.
 func (d Decimal) IsZero() bool { return d.nano == 0 }
 
-// CeilMilli returns how many thousandths it is, the next higher whole number.
+// CeilMilli returns the number in thousandths, rounded up.
 func (d Decimal) CeilMilli() int64 {
 	const nanoPerMilli = nanoPerUnit / 1000
 	return (d.nano + nanoPerMilli - 1) / nanoPerMilli
@@ -85,14 +85,14 @@ func (d *Decimal) UnmarshalText(b []byte) error {
 	return readText(d, b, ParseDecimal)
 }
 
-// Money is an amount in a currency. The zero Money is none: nothing was said.
+// Money is an amount in a currency. The zero Money means that no amount was set.
 type Money struct {
 	Amount Decimal `json:"amount"`
 	// Currency is three capital letters, as in ISO 4217.
 	Currency string `json:"currency"`
 }
 
-// IsNone says whether there is no money, not even none in a currency.
+// IsNone reports whether no amount was set. An amount of 0 in a currency is set.
 func (m Money) IsNone() bool { return m == Money{} }
 
 // String returns currency and amount, as in "EUR 0.42"; "0" without a currency.
@@ -103,7 +103,7 @@ func (m Money) String() string {
 	return m.Currency + " " + m.Amount.String()
 }
 
-// Check says what is wrong with it, if anything. None is well formed.
+// Check returns what is wrong with it, if anything. The zero Money is valid.
 func (m Money) Check() error {
 	if m.IsNone() {
 		return nil
@@ -118,16 +118,16 @@ func checkCurrency(s string) error {
 	return nil
 }
 
-// PriceList is what resources cost. The zero PriceList is free of charge.
+// PriceList is what resources cost. The zero PriceList means free of charge.
 type PriceList struct {
 	// Currency is three capital letters; empty if there are no prices.
 	Currency string `json:"currency"`
-	// PerHour is what one unit costs an hour, by resource: one core, pod or device;
-	// of what is counted in bytes one gibibyte. What is not listed costs nothing.
+	// PerHour is what one unit costs an hour, by resource. A unit is one core, pod or device, or
+	// one gibibyte of what is counted in bytes. What is not listed costs nothing.
 	PerHour map[string]Decimal `json:"perHour"`
 }
 
-// Check says what is wrong with the list, if anything.
+// Check returns what is wrong with the list, if anything.
 func (p PriceList) Check() error {
 	if len(p.PerHour) == 0 {
 		if p.Currency != "" {
@@ -149,7 +149,7 @@ func (p PriceList) Check() error {
 	return nil
 }
 
-// IsFree says whether nothing costs anything.
+// IsFree reports whether nothing costs anything.
 func (p PriceList) IsFree() bool {
 	for _, price := range p.PerHour {
 		if !price.IsZero() {
@@ -165,8 +165,8 @@ func (p PriceList) Clone() PriceList {
 	return p
 }
 
-// written is the list as it is in a payload, where one without prices has an empty list of
-// them, and read is what it was before.
+// written returns the list as it is in a payload, in which the prices are never nil, and read
+// undoes that.
 func (p PriceList) written() PriceList { return PriceList{p.Currency, orEmpty(p.PerHour)} }
 
 func (p PriceList) read() PriceList {
@@ -176,13 +176,13 @@ func (p PriceList) read() PriceList {
 	return p
 }
 
-// Equal says whether two lists have the same prices.
+// Equal reports whether two lists have the same prices.
 func (p PriceList) Equal(o PriceList) bool {
 	return p.Currency == o.Currency && maps.Equal(p.PerHour, o.PerHour)
 }
 
-// Hourly returns what it costs to hold r for an hour, exact but for the last
-// place, which is rounded half to even.
+// Hourly returns what r costs for an hour, exact but for the last place, which is rounded half to
+// even.
 func (p PriceList) Hourly(r Resources) (Money, error) {
 	sum := new(big.Int)
 	for name, price := range p.PerHour {
@@ -206,8 +206,7 @@ const (
 	secondsPerHour = 3600
 )
 
-// priced returns amount times price, in billionths of a gibi-th of what the
-// amount counts.
+// priced returns amount times price, in billionths of the price of 1/2^30 of the amount's unit.
 func priced(name string, price Decimal, amount *big.Int) *big.Int {
 	n := new(big.Int).Mul(amount, big.NewInt(price.nano))
 	if InBytes(name) {
@@ -216,8 +215,7 @@ func priced(name string, price Decimal, amount *big.Int) *big.Int {
 	return n.Mul(n, big.NewInt(gibi))
 }
 
-// money divides what priced summed up by how many of its amounts make one unit
-// for one hour.
+// money divides a sum of priced by how many of its amounts make one unit for one hour.
 func (p PriceList) money(sum *big.Int, perUnit int64) (Money, error) {
 	n := divHalfEven(sum, new(big.Int).Mul(big.NewInt(perUnit), big.NewInt(gibi)))
 	if !n.IsInt64() || n.Int64() > maxDecimal {
@@ -226,8 +224,7 @@ func (p PriceList) money(sum *big.Int, perUnit int64) (Money, error) {
 	return Money{Currency: p.Currency, Amount: Decimal{n.Int64()}}, nil
 }
 
-// divHalfEven returns a / b, rounded to the nearest, and of two that are as near
-// to the even one. Neither is below zero, b is not zero.
+// divHalfEven returns a / b, rounded half to even. Neither is below zero, and b is not zero.
 func divHalfEven(a, b *big.Int) *big.Int {
 	quotient, rest := new(big.Int).QuoRem(a, b, new(big.Int))
 	switch rest.Lsh(rest, 1).Cmp(b) {
@@ -241,9 +238,9 @@ func divHalfEven(a, b *big.Int) *big.Int {
 	return quotient
 }
 
-// Difference returns by how much two amounts differ, in percent of the larger,
-// decimal with at most two places, rounded half to even: "0" if both are the
-// same, "100" if they are of two currencies or one of them is zero.
+// Difference returns by how much two amounts differ, in percent of the larger, decimal with at
+// most two places, rounded half to even. It is "0" if both are the same, and "100" if they are of
+// two currencies or one of them is zero.
 func Difference(a, b Money) string {
 	small, large := a.Amount.nano, b.Amount.nano
 	if small > large {

@@ -1,28 +1,29 @@
 package peering
 
-// NetworkPlan is what the network with a peer would be, before anything of it is done.
+// NetworkPlan is what the network with a peer would be, before it is set up.
 type NetworkPlan struct {
-	// Own is this cluster's gateways, Theirs those that the peer names.
+	// Own are this cluster's gateways, Theirs those that the peer announced.
 	Own, Theirs []PlannedGateway
-	// Remote is the peer's prefixes and what they would be called here, Local this cluster's
-	// and what the peer calls them.
+	// Remote are the peer's prefixes with their aliases here, Local this cluster's with their
+	// aliases at the peer.
 	Remote, Local []PlannedAlias
-	// Transit is the third clusters between which and the peer packets pass.
+	// Transit are the third clusters that exchange packets with the peer through this one, or with
+	// this one through the peer.
 	Transit []PlannedTransit
-	// Pool is where aliases come from.
+	// Pool has the prefixes from which aliases are taken.
 	Pool []string
-	// Refused is what cannot work, and why; Warnings is what is not known yet, or may not
-	// be as somebody wants it.
+	// Refused is what cannot work, and why; Warnings is what is not known yet, or may not be
+	// intended.
 	Refused, Warnings []string
 }
 
-// PlannedAlias is a prefix and its alias, which is empty if there is none.
+// PlannedAlias is a prefix and its alias, if it has one.
 type PlannedAlias struct {
 	Prefix, Alias string
-	// ByAddress says that it has none, and Addresses of its addresses have one each.
+	// ByAddress means that the prefix has no alias, and Addresses of its addresses have one each.
 	ByAddress bool
 	Addresses int
-	// Stands says that it was given before.
+	// Stands means that the alias was assigned before.
 	Stands bool
 }
 
@@ -31,11 +32,11 @@ type PlannedAlias struct {
 type PlannedTransit struct {
 	// Third is its name here, or its ID.
 	Third string
-	// Through says that it is reached through the peer.
+	// Through means that it is reached through the peer.
 	Through bool
-	// Addresses is how many addresses there are to be reached, Named how many of them have a name.
+	// Addresses is how many addresses are to be reached, Named how many of them have an alias.
 	Addresses, Named int
-	// Missing is what is missing for packets to pass; empty if nothing is.
+	// Missing is what is missing for packets to pass, if anything.
 	Missing string
 }
 
@@ -43,6 +44,6 @@ type PlannedTransit struct {
 type PlannedGateway struct {
 	Name      string
 	Endpoints []string
-	// Problems is what of its configured endpoints is of no use.
+	// Problems is what is wrong with its configured endpoints.
 	Problems []string
 }

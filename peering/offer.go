@@ -9,11 +9,11 @@ import (
 
 // Offer is what a provider offers a peer now. It binds neither side.
 type Offer struct {
-	// Available says whether a request would be answered at all; if not, Message
-	// says why, and the rest but for Services is empty.
+	// Available reports whether a request would be granted at all. If not, Message says why, and
+	// the other fields except Services are empty.
 	Available bool
 	Message   string
-	// Resources is the amounts.
+	// Resources are the amounts.
 	Resources Resources
 	// Price is what they cost.
 	Price PriceList
@@ -23,7 +23,7 @@ type Offer struct {
 	Architectures []string
 	// StorageClasses are those that it has, sorted.
 	StorageClasses []string
-	// Duration is how long a contract lasts at most.
+	// Duration is the longest term of a contract.
 	Duration time.Duration
 	// Services are those that the peer may import, sorted by namespace and name.
 	Services []OfferedService
@@ -34,14 +34,14 @@ type Offer struct {
 // OfferedPool is what a provider offers of one pool of its nodes.
 type OfferedPool struct {
 	Name string
-	// Resources is the amounts; empty while nothing is left.
+	// Resources are the amounts. They are empty while nothing is left.
 	Resources Resources
 	// Price is what they cost, and NodeLabels what a virtual node of it would have.
 	Price      PriceList
 	NodeLabels map[string]string
 }
 
-// Size is what it counts of MaxPoolsSize.
+// Size is how much it counts against MaxPoolsSize.
 func (p OfferedPool) Size() int {
 	n := len(p.Name)
 	for _, m := range []map[string]string{p.Resources.Strings(), p.NodeLabels} {
@@ -55,12 +55,11 @@ func (p OfferedPool) Size() int {
 	return n
 }
 
-// How an offered service is reached, in the words of the Multi-Cluster Services
-// API (KEP-1645).
+// How an offered service is reached, as in the Multi-Cluster Services API (KEP-1645).
 const (
 	// ServiceClusterSetIP has one address for all its pods.
 	ServiceClusterSetIP = "ClusterSetIP"
-	// ServiceHeadless has none: its name stands for the addresses of its pods.
+	// ServiceHeadless has none: its name resolves to the addresses of its pods.
 	ServiceHeadless = "Headless"
 )
 
@@ -72,15 +71,15 @@ type OfferedService struct {
 	Type string
 	// Ports is what it listens on, in its own order.
 	Ports []ServicePort
-	// InSet is that it is exported to a cluster set that the peer is in. It does not cross
-	// with an offer.
+	// InSet means that it is exported to a cluster set that the peer is in. It is not sent with an
+	// offer.
 	InSet bool
 }
 
-// Key names it: namespace/name.
+// Key identifies it: namespace/name.
 func (s OfferedService) Key() string { return s.Namespace + "/" + s.Name }
 
-// Size is what it counts of MaxServicesSize.
+// Size is how much it counts against MaxServicesSize.
 func (s OfferedService) Size() int {
 	n := serviceSize + len(s.Namespace) + len(s.Name)
 	for _, p := range s.Ports {
@@ -89,7 +88,7 @@ func (s OfferedService) Size() int {
 	return n
 }
 
-// Equal says whether two are the same in everything.
+// Equal reports whether two are the same in everything.
 func (s OfferedService) Equal(o OfferedService) bool {
 	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.InSet == o.InSet && slices.Equal(s.Ports, o.Ports)
 }
@@ -99,7 +98,7 @@ func CompareServices(a, b OfferedService) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// SameServices says whether two lists of services, in order, are the same in everything.
+// SameServices reports whether two sorted lists of services are the same in everything.
 func SameServices(a, b []OfferedService) bool { return slices.EqualFunc(a, b, OfferedService.Equal) }
 
 // Change is how much an offer changed.
@@ -109,14 +108,14 @@ type Change uint8
 const (
 	// Unchanged: not at all.
 	Unchanged Change = iota
-	// ChangedLittle: in nothing but amounts, and in each by little.
+	// ChangedLittle: only in amounts, and in each by little.
 	ChangedLittle
-	// Changed is all else.
+	// Changed: in any other way.
 	Changed
 )
 
-// Compare says how much two offers differ, whichever is the newer. A little is less than
-// so many percent of the larger amount.
+// Compare returns how much two offers differ, whichever is newer. A little means less than
+// percent of the larger amount.
 func (o Offer) Compare(other Offer, percent int) Change {
 	if o.Available != other.Available || o.Message != other.Message || o.Duration != other.Duration || !o.Price.Equal(other.Price) ||
 		!maps.Equal(o.NodeLabels, other.NodeLabels) || !slices.Equal(o.Architectures, other.Architectures) ||

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestCompareTellsSmallChangesFromLargeOnes(t *testing.T) {
+func TestCompareSeparatesSmallChangesFromLargeOnes(t *testing.T) {
 	offer := func(edit func(*Offer)) Offer {
 		o := Offer{Available: true, Duration: time.Hour, Resources: Resources{"cpu": Whole(100), "pods": Whole(10)}, Pools: []OfferedPool{{Name: "gpu", Resources: Resources{"cpu": Whole(100)}}}}
 		edit(&o)

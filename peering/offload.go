@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Kind is a kind of object that crosses from a consumer to its provider.
+// Kind is a kind of object that a consumer sends to its provider.
 type Kind uint8
 
 // The kinds, in the order in which a provider has to see them: a pod's
@@ -16,7 +16,7 @@ const (
 	KindConfigMap
 	KindSecret
 	KindService
-	// KindNetworkPolicy is what of a NetworkPolicy holds for pods at the provider.
+	// KindNetworkPolicy is the part of a NetworkPolicy that applies to pods at the provider.
 	KindNetworkPolicy
 	// KindClaim is a volume that pods mount.
 	KindClaim
@@ -29,8 +29,8 @@ func (k Kind) String() string {
 	})
 }
 
-// ObjectRef names an object of the consumer, in the consumer's terms. Another
-// UID is another object, whatever its name. It is comparable.
+// ObjectRef identifies an object of the consumer, by its names there. Another UID is another
+// object, whatever its name. It is comparable.
 type ObjectRef struct {
 	Kind Kind
 	// Namespace is empty for a namespace.
@@ -47,8 +47,7 @@ func (r ObjectRef) String() string {
 	return fmt.Sprintf("%s %s/%s (%s)", r.Kind, r.Namespace, r.Name, r.UID)
 }
 
-// Hash is the SHA-256 of an object as it crosses. Both sides compare it to see
-// whether they are in step.
+// Hash is the SHA-256 of an object as it is sent, by which the two sides compare it.
 type Hash [sha256.Size]byte
 
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
@@ -62,8 +61,8 @@ func ParseHash(s string) (Hash, error) {
 	return Hash(b), nil
 }
 
-// Object is an object as it crosses: JSON, already translated by the consumer
-// (what must not leave the consumer is gone), not yet by the provider.
+// Object is an object as it is sent: JSON, already translated by the consumer, without what must
+// not leave it, and not yet by the provider.
 type Object struct {
 	Ref  ObjectRef
 	JSON []byte
@@ -77,7 +76,7 @@ func (o Object) Hash() Hash {
 	return Hash(h.Sum(nil))
 }
 
-// Held says that the provider holds an object, in the form that has this hash.
+// Held is an object that the provider holds, in the form with this hash.
 type Held struct {
 	Ref  ObjectRef
 	Hash Hash
@@ -97,8 +96,9 @@ const (
 	RefusedInternal    RefusalReason = "INTERNAL"
 )
 
-// Condition spells the reason as Kubernetes' conditions do: QuotaExceeded. At home INTERNAL would
-// read as a fault of home, so it is ProviderError there; one that home does not know is Refused.
+// Condition returns the reason in the form of conditions of Kubernetes: QuotaExceeded. INTERNAL
+// would read as a fault of home, so it is ProviderError; a reason that home does not know is
+// Refused.
 func (r RefusalReason) Condition() string {
 	switch r {
 	case RefusedQuota, RefusedContract, RefusedPodSecurity, RefusedNamespace, RefusedInvalid:
@@ -109,18 +109,18 @@ func (r RefusalReason) Condition() string {
 	return "Refused"
 }
 
-// Refusal is a provider's no to an object. It is an error with a message that
-// says what was refused, why, and what to do.
+// Refusal is a provider's refusal of an object. It is an error whose message says what was
+// refused, why, and what to do.
 type Refusal struct {
 	Reason  RefusalReason
 	Message string
-	// Retryable says that trying again, unchanged, may help.
+	// Retryable means that trying again, unchanged, may help.
 	Retryable bool
 }
 
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Message }
 
-// Ack answers an object that was applied, or a delete (then Hash is zero).
+// Ack acknowledges an object that was applied, or a delete (then Hash is zero).
 type Ack struct {
 	Ref  ObjectRef
 	Hash Hash
@@ -128,19 +128,19 @@ type Ack struct {
 	Refusal *Refusal
 }
 
-// PodStatus is a provider's word on a pod.
+// PodStatus is a pod's status at its provider.
 type PodStatus struct {
 	Ref ObjectRef
 	// RemoteName is the pod's namespace/name in the provider.
 	RemoteName string
 	// RemoteUID is the pod's UID in the provider.
 	RemoteUID string
-	// Status is a Kubernetes PodStatus as JSON, addresses in the provider's terms.
+	// Status is a Kubernetes PodStatus as JSON, with addresses of the provider.
 	Status []byte
-	// Gone says that the pod is no more and that nothing of it runs.
+	// Gone means that the pod is gone and none of its containers runs.
 	Gone bool
 	// DeletionTimestamp is when the provider's cluster began to delete it, RFC
-	// 3339; empty if it did not.
+	// 3339. It is empty if it did not.
 	DeletionTimestamp string
 }
 
@@ -160,7 +160,7 @@ type ClaimObject struct {
 	Claim string `json:"claim"`
 	// StorageClass is a class of the provider's that the contract grants.
 	StorageClass string `json:"storageClass"`
-	// Bytes is how large it is at least. It may grow.
+	// Bytes is its least size. It may grow.
 	Bytes int64 `json:"bytes"`
 	// AccessModes are as in a PersistentVolumeClaim.
 	AccessModes []string `json:"accessModes"`
@@ -170,49 +170,48 @@ type ClaimObject struct {
 type NamespaceObject struct {
 	// Mapping is Suffixed, Same or Chosen.
 	Mapping string `json:"mapping"`
-	// Name is what it is to be called at the provider, with the mapping Chosen only.
+	// Name is its name at the provider, with the mapping Chosen only.
 	Name string `json:"name,omitempty"`
-	// ClusterDomain is the domain of the names of Services at home; empty is
+	// ClusterDomain is the domain of the names of Services at home; empty means
 	// DefaultClusterDomain.
 	ClusterDomain string `json:"clusterDomain,omitempty"`
-	// FenceSeconds is after how long of silence what runs in it is to have been stopped; 0 is never.
+	// FenceSeconds is after how long of silence its pods have to have been stopped; 0 means never.
 	FenceSeconds int64 `json:"fenceSeconds,omitempty"`
 }
 
-// DefaultClusterDomain is the domain of the names of Services in a cluster that says
-// nothing else.
+// DefaultClusterDomain is the default domain of the names of Services in a cluster.
 const DefaultClusterDomain = "cluster.local"
 
-// ServiceObject is the JSON of an Object of KindService: what of a Service
-// another cluster needs in order to answer by its name.
+// ServiceObject is the JSON of an Object of KindService: what another cluster needs of a Service
+// to serve its name.
 type ServiceObject struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	// Headless says that the name resolves to the endpoints themselves.
+	// Headless means that the name resolves to the endpoints themselves.
 	Headless bool          `json:"headless,omitempty"`
 	Ports    []ServicePort `json:"ports"`
 	// SessionAffinity is None or ClientIP.
 	SessionAffinity string `json:"sessionAffinity,omitempty"`
-	// SessionAffinitySeconds is for how long ClientIP holds; 0 leaves it to Kubernetes.
+	// SessionAffinitySeconds is the timeout of ClientIP; 0 means the default of Kubernetes.
 	SessionAffinitySeconds int32             `json:"sessionAffinitySeconds,omitempty"`
 	Endpoints              []ServiceEndpoint `json:"endpoints,omitempty"`
-	// OwnFirst says that the Service leads to endpoints in the provider's cluster alone, as long
-	// as one of them is ready. A headless one leads to all.
+	// OwnFirst means that only endpoints in the provider's cluster are used as long as one of them
+	// is ready. A headless Service always has all.
 	OwnFirst bool `json:"ownFirst,omitempty"`
 	// TrafficDistribution is the Service's: which of the endpoints in the provider's cluster are preferred there.
 	// Values that the provider does not know are ignored.
 	TrafficDistribution string `json:"trafficDistribution,omitempty"`
-	// ExternalName is the name of DNS that the Service stands for, resolved as in the
-	// consumer's cluster; see CheckExternalName. Such a Service is said to be headless, and has
-	// neither ports nor endpoints: a provider that does not know the field answers that
-	// there is no such name.
+	// ExternalName is the Service's external name, resolved as in the consumer's cluster; see
+	// CheckExternalName. Such a Service is sent as headless, without ports and endpoints, so that
+	// a provider that does not know the field responds that there is no such name.
 	ExternalName string `json:"externalName,omitempty"`
-	// SetName is the name of the ServiceImport of the Multi-Cluster Services API that this is made of,
-	// which is resolved below clusterset.local. The object's own name is no Service's of that name.
+	// SetName is the name of the ServiceImport of the Multi-Cluster Services API from which this
+	// is made, which is resolved below clusterset.local. The object's own name is not that of a
+	// Service.
 	SetName string `json:"setName,omitempty"`
 }
 
-// CheckSet says why a Service cannot be one of a cluster set: by its name, or by what its endpoints
-// say of where they are.
+// CheckSet returns why a Service cannot be one of a cluster set: because of its name, its
+// external name, or the clusters of its endpoints.
 func (s ServiceObject) CheckSet() error {
 	switch {
 	case s.SetName == "":
@@ -232,8 +231,8 @@ func (s ServiceObject) CheckSet() error {
 	return nil
 }
 
-// ServicePort is a port of a Service. Endpoints listen on Port themselves only
-// where TargetPort says so.
+// ServicePort is a port of a Service. Endpoints listen on Port only if that is their port in
+// ServiceEndpoint.Ports.
 type ServicePort struct {
 	Name        string `json:"name,omitempty"`
 	Protocol    string `json:"protocol"`
@@ -241,10 +240,10 @@ type ServicePort struct {
 	Port        int32  `json:"port"`
 }
 
-// ServiceEndpoint is an address that answers for a Service.
+// ServiceEndpoint is an address that serves a Service.
 type ServiceEndpoint struct {
-	// Address is an IP in the consumer's terms: one of its own pods, or a pod in
-	// a foreign cluster under the consumer's alias.
+	// Address is an IP as the consumer uses it: that of one of its own pods, or the consumer's
+	// alias of a pod in a foreign cluster.
 	Address string `json:"address"`
 	Ready   bool   `json:"ready"`
 	// Serving and Terminating are as in a Kubernetes EndpointSlice.
@@ -255,7 +254,7 @@ type ServiceEndpoint struct {
 	Ports map[string]int32 `json:"ports"`
 	// PodUID is the UID of the consumer's pod behind it, if any.
 	PodUID string `json:"podUID,omitempty"`
-	// Cluster is the ID of the cluster that it is exported by, of a Service of a cluster set. One of the
-	// provider's own is a pod there, whose address is the consumer's alias of it.
+	// Cluster is the ID of the cluster that exports it, in a Service of a cluster set. An endpoint
+	// of the provider's own is a pod there, with the consumer's alias as its address.
 	Cluster string `json:"cluster,omitempty"`
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // The whole protocol in small: a consumer and a provider, each with its own copy
-// of one contract, that offer, sign, countersign, amend, renew and end it over a
-// channel that drops, repeats and reorders; and a second consumer, who takes what
-// the provider has left. What they do is what package peering decides: Apply,
-// Wants, Decide, Restore. What is tested is that it is enough. As in the agent, an
-// offer is in the provider's memory alone, and is gone when it restarts.
+// of one contract, that offer, sign, countersign, amend, renew and end it over a channel that
+// drops, repeats and reorders; and a second consumer, which takes what the provider has left.
+// They do what package peering decides: Apply, Desired, Decide, Restore. The test is that this is
+// enough. As in the agent, an offer is in the provider's memory alone, and is gone when it
+// restarts.
 
 // hours is the clock of the model: of every moment that makes a difference one.
 var hours = []time.Time{t0, valid, begins, begins.Add(10 * time.Minute), ends, over, ends2, over2}
@@ -30,8 +30,8 @@ const (
 	notice             = 20 * time.Minute
 )
 
-// history is a payload's hash that tells all of its revisions: how many, and of
-// each its cores and its end.
+// history is a payload's hash that encodes all of its revisions: how many, and of each its cores
+// and its end.
 func history(revs ...[2]byte) Hash {
 	var h Hash
 	h[0] = byte(len(revs))
@@ -72,7 +72,7 @@ func termsOf(h Hash) Terms {
 	}
 }
 
-// follows says whether b is a or a later revision of it.
+// follows reports whether b is a or a later revision of it.
 func follows(b, a Hash) bool {
 	for b[0] > a[0] {
 		b = before(b)
@@ -122,7 +122,7 @@ type world struct {
 	// standing is the revision that the provider offered, and until when.
 	standing Hash
 	until    time.Time
-	// other is what the other consumer holds.
+	// other is what the other consumer has.
 	other  int
 	closed [2]bool
 	fault  string
@@ -182,10 +182,9 @@ func (w *world) do(i int, e Event) {
 	w.check()
 }
 
-// held is what the provider holds back: for the contract, for the offer that
-// stands beyond it, and for the other.
-func (w *world) held() (contract, offered int) {
-	if p := w.side[1]; p.Wants().Capacity {
+// reserved is what the provider reserves: for the contract, and for the offer beyond it.
+func (w *world) reserved() (contract, offered int) {
+	if p := w.side[1]; p.Desired().Capacity {
 		contract = coresOf(p.Hash)
 	}
 	return contract, max(coresOf(w.standing)-contract, 0)
@@ -199,10 +198,10 @@ func (w *world) check() {
 		}
 		w.closed[i] = c.State == Closed
 	}
-	if contract, offered := w.held(); contract+offered+w.other > capacity {
+	if contract, offered := w.reserved(); contract+offered+w.other > capacity {
 		w.fail("over-granted")
 	}
-	if wants := consumer.Wants(); (wants.Node || wants.AcceptNew || wants.Tunnel) && !follows(provider.Hash, consumer.Hash) {
+	if wants := consumer.Desired(); (wants.Node || wants.AcceptNew || wants.Tunnel) && !follows(provider.Hash, consumer.Hash) {
 		w.fail("the consumer uses what was not granted")
 	}
 	// The provider's notice is known to it; the consumer may know of an earlier end of the contract.
@@ -220,7 +219,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 func (w *world) capacity(own int) Capacity {
-	contract, offered := w.held()
+	contract, offered := w.reserved()
 	reserved := Resources{"cpu": Whole(int64(contract + offered + w.other))}
 	return Capacity{Free: Resources{"cpu": Whole(capacity), Pods: Whole(capacity)}, Reserved: reserved, ReservedByPolicy: reserved, ReservedForPeer: Resources{"cpu": Whole(int64(own))}}
 }
@@ -242,7 +241,7 @@ func (w *world) deliver(i int, m message) {
 		}
 		if next := after(c.Hash, m.cores, m.end); w.standing != next {
 			w.standing = Hash{} // it asks for something else now
-			contract, _ := w.held()
+			contract, _ := w.reserved()
 			if !w.decides(int(m.cores), w.capacity(contract).Without(Resources{"cpu": Whole(int64(contract))})) {
 				return
 			}
@@ -265,7 +264,7 @@ func (w *world) deliver(i int, m message) {
 	case both:
 		w.sign(i, m.hash)
 	case states:
-		w.do(i, PeerSaid{Revision: m.revision, Phase: m.phase, DrainUntil: m.until, Now: w.now()})
+		w.do(i, PeerReported{Revision: m.revision, Phase: m.phase, DrainUntil: m.until, Now: w.now()})
 		if c := w.side[i]; m.revision > c.Revision && c.State != Closed {
 			w.send(1-i, message{kind: fetches})
 		}
@@ -277,8 +276,8 @@ func (w *world) deliver(i int, m message) {
 	}
 }
 
-// tell does what each side does again and again: it says what it holds.
-func (w *world) tell(i int) {
+// report does what each side does again and again: it reports its state.
+func (w *world) report(i int) {
 	c := w.side[i]
 	if c.State == Nothing {
 		return
@@ -296,7 +295,7 @@ type step func(*world)
 func locals() (going, ending []step) {
 	for i := range 2 {
 		going = append(going,
-			func(w *world) { w.tell(i) },
+			func(w *world) { w.report(i) },
 			func(w *world) { w.do(i, Tick{w.now()}) },
 			func(w *world) { w.restart(i) },
 			func(w *world) { w.inbox[i] = [6]message{} }, // the connection broke
@@ -360,13 +359,13 @@ func (w *world) round() {
 	w.lapse()
 	for i := range 2 {
 		w.do(i, Tick{w.now()})
-		w.tell(i)
+		w.report(i)
 	}
 	for i := range 2 {
 		box := w.inbox[i]
 		w.inbox[i] = [6]message{}
 		for _, m := range box {
-			if m.kind != asks { // nobody asks for more
+			if m.kind != asks { // no side asks for more
 				w.deliver(i, m)
 			}
 		}
@@ -541,7 +540,7 @@ func TestPairsConvergeOverABadChannel(t *testing.T) {
 					w.deliver(i, m)
 				}
 			case what < 40:
-				w.tell(i)
+				w.report(i)
 			case what < 59:
 				going[rapid.IntRange(0, len(going)-1).Draw(rt, "step")](&w)
 			default:

@@ -2,9 +2,9 @@ package peering
 
 import "time"
 
-// ContractMetrics is what the pods of a contract use, as their provider measured it.
+// ContractMetrics is what the pods of a contract use, as measured by their provider.
 type ContractMetrics struct {
-	// Time is when the provider answered, by its clock.
+	// Time is when the provider responded, by its clock.
 	Time time.Time
 	// Pods are those that were measured.
 	Pods []PodMetrics
@@ -16,7 +16,7 @@ type PodMetrics struct {
 	UID string
 	// Time is when it was measured, by the provider's clock.
 	Time time.Time
-	// Window is how long before Time CPU is the average of.
+	// Window is the time before Time over which CPU is averaged.
 	Window     time.Duration
 	Containers []ContainerMetrics
 }

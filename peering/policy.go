@@ -11,20 +11,20 @@ import (
 
 // Ask is what a consumer asks for.
 type Ask struct {
-	// RequestID names the request for ever.
+	// RequestID identifies the request for ever.
 	RequestID string
 	// ContractID is the contract whose next revision is asked for; empty asks for a
 	// new one.
 	ContractID string
-	// Resources is what it asks for; empty means as much as the policy gives.
+	// Resources are the amounts; empty means as much as the policy allows.
 	Resources Resources
-	// Duration is for how long; zero leaves it to the policy.
+	// Duration is the term; zero means that of the policy.
 	Duration time.Duration
-	// Network says that it wants a tunnel.
+	// Network means that it asks for a tunnel.
 	Network bool
-	// PriceCeiling is the most that the whole may cost an hour; none is any price.
+	// PriceCeiling is the most that the whole may cost an hour; the zero Money accepts any price.
 	PriceCeiling Money
-	// Pool is the pool of the provider's nodes that it wants; empty if it names none.
+	// Pool is the pool of the provider's nodes that it asks for, if any.
 	Pool string
 	// NodeSelector are labels that the provider's nodes must have.
 	NodeSelector map[string]string
@@ -35,10 +35,10 @@ type Ask struct {
 	RuntimeClasses []string
 }
 
-// Acceptance says whether a policy answers a request.
+// Acceptance is whether a policy grants requests.
 type Acceptance uint8
 
-// The answers.
+// The values of Acceptance.
 const (
 	// Never offers nothing.
 	Never Acceptance = iota
@@ -50,11 +50,11 @@ const (
 
 // Policy is what a provider offers one peer.
 type Policy struct {
-	// Name is what to call the policy in messages.
+	// Name is the policy's name, for messages.
 	Name string
-	// Accept says whether anything is offered at all.
+	// Accept is whether anything is offered at all.
 	Accept Acceptance
-	// Approved says that an administrator approved this request.
+	// Approved means that an administrator approved this request.
 	Approved bool
 	// Ceilings is the most that the peer gets, by resource. A resource without one
 	// is bounded by the percentages alone.
@@ -71,39 +71,40 @@ type Policy struct {
 	// OvercommitPercent is how much counts as free, in percent of what is: 100 is
 	// what is free, 0 nothing, more than MaxOvercommit as much as that.
 	OvercommitPercent int
-	// Duration is how long a contract lasts at most.
+	// Duration is the longest term of a contract.
 	Duration time.Duration
-	// Network says that a tunnel may be had, and Exports that Services may be imported
-	// through it.
+	// Network means that a tunnel is allowed, and Exports that Services may be imported through
+	// it.
 	Network     bool
 	Exports     bool
 	PodSecurity PodSecurity
 	NodeLabels  map[string]string
 	// Price is what use costs.
 	Price PriceList
-	// Renewable says that contracts are renewed.
+	// Renewable means that contracts are renewed.
 	Renewable bool
 	// Notice is how long pods may run on when this side ends a contract early.
 	Notice time.Duration
-	// StatementPeriod is how long each statement of use covers; zero makes none.
+	// StatementPeriod is how long each statement of use covers; zero means that no statements are
+	// made.
 	StatementPeriod time.Duration
 	// RuntimeClasses and StorageClasses are those that peers may have.
 	RuntimeClasses []string
 	StorageClasses []string
 	// NodeSelectorKeys are the labels by which peers may choose nodes.
 	NodeSelectorKeys []string
-	// Nodes are labels of the nodes that the limits are about, those of a pool; none is all nodes.
+	// Nodes are labels of the nodes to which the limits apply, those of a pool; empty means all nodes.
 	// OvercommitBeyond is OvercommitPercent for nodes of which these are some.
 	Nodes            map[string]string
 	OvercommitBeyond int
-	// LimitRange is what containers of the peer's pods have that say nothing, and their bounds.
+	// LimitRange has the defaults and bounds of containers of the peer's pods.
 	LimitRange LimitRange
 }
 
 // Capacity is what a provider has.
 type Capacity struct {
-	// Free is what its nodes have unrequested, those that have the labels that are
-	// asked for. What offloaded pods request counts as free here: it is in Reserved.
+	// Free is what is not requested on its nodes with the labels that are asked for. Requests of
+	// offloaded pods count as free here: they are in Reserved.
 	Free Resources
 	// Reserved is what contracts grant and unsigned advertisements promise, of all peers.
 	Reserved Resources
@@ -126,18 +127,17 @@ func (c Capacity) Without(amounts Resources) Capacity {
 // Grant is what a provider offers.
 type Grant struct {
 	Clauses
-	// Duration is for how long.
+	// Duration is the term.
 	Duration time.Duration
-	// StorageClasses are what was asked for. A contract says nothing of them.
+	// StorageClasses are those that were asked for. They are not part of a contract.
 	StorageClasses []string
 }
 
-// Decide decides what to grant: what was asked for, if every ceiling allows it,
-// and else nothing, with an *Error. An ask that names no resources gets as
-// much of each as the ceilings allow; if that costs more than its price ceiling,
-// nothing. Every grant has a number of pods: an ask that names resources but no
-// pods gets the share of the pods that it takes of the rest (podsFor). Resources
-// other than cpu come in whole units.
+// Decide decides what to grant: what was asked for if every ceiling allows it, and otherwise
+// nothing, with an *Error. An ask that names no resources gets as much of each as the ceilings
+// allow, or nothing if that costs more than its price ceiling. Every grant has a number of pods:
+// an ask that names resources but no pods gets pods in proportion to the other resources
+// (podsFor). Resources other than cpu are granted in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
 		return Grant{}, Refuse(ReasonPolicyRefused, "", "the provider's policy %q offers nothing to this peer", p.Name)
@@ -182,7 +182,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	return g, nil
 }
 
-// exposure is what pods of the two clusters reach of each other.
+// exposure returns which pods and services of the two clusters reach each other.
 func (p Policy) exposure(ask Ask) string {
 	if p.Exports && ask.Network {
 		return ExposureExported
@@ -190,9 +190,8 @@ func (p Policy) exposure(ask Ask) string {
 	return ExposureOffloaded
 }
 
-// Refuse returns the error of a decision to grant nothing. The resource is the one that
-// it failed for, empty if none in particular. What may be granted later says when to ask
-// again.
+// Refuse returns the error of a decision to grant nothing. The resource is the one that could not
+// be granted, if one was the reason. The error for what may be granted later has a RetryAfter.
 func Refuse(why Reason, resource, format string, args ...any) *Error {
 	e := Errorf(why, format, args...)
 	switch why { //nolint:exhaustive // the others do not pass by themselves
@@ -207,7 +206,7 @@ func Refuse(why Reason, resource, format string, args ...any) *Error {
 	return e
 }
 
-// checkFeatures checks what is had or not, whatever is free.
+// checkFeatures checks what does not depend on free capacity.
 func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	if ask.Network && !p.Network {
 		return Refuse(ReasonPolicyRefused, "", "the provider's policy %q allows no tunnel", p.Name)
@@ -224,7 +223,7 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	} {
 		for _, class := range kind.want {
 			if !slices.Contains(kind.may, class) {
-				return Refuse(ReasonPolicyRefused, "", "the provider's policy %q gives this peer no %s %s", p.Name, kind.name, class)
+				return Refuse(ReasonPolicyRefused, "", "the provider's policy %q allows this peer no %s %s", p.Name, kind.name, class)
 			}
 			if !slices.Contains(kind.exists, class) {
 				return Refuse(ReasonPolicyRefused, "", "the provider has no %s %s", kind.name, class)
@@ -235,7 +234,8 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 }
 
 // CheckNodes checks that a peer may choose nodes by these labels, or that they are those of its
-// pool: an *Error says by which not. It asks nothing about what nodes there are.
+// pool. The *Error names the label that is not allowed. It does not check whether such nodes
+// exist.
 func (p Policy) CheckNodes(selector map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if own, ok := p.Nodes[key]; (!ok || own != selector[key]) && !slices.Contains(p.NodeSelectorKeys, key) {
@@ -251,7 +251,7 @@ func grantDuration(ask Ask, p Policy) (time.Duration, error) {
 		d = ask.Duration
 	}
 	if d = min(d, MaxContractLife).Truncate(time.Second); d < time.Second {
-		return 0, Refuse(ReasonRequestInvalid, "", "neither the request nor the provider's policy says for how long")
+		return 0, Refuse(ReasonRequestInvalid, "", "neither the request nor the provider's policy sets a duration")
 	}
 	return d, nil
 }
@@ -266,7 +266,7 @@ func statementPeriod(d time.Duration) time.Duration {
 // checkPrice checks that a grant costs no more than was asked for.
 func checkPrice(ask Ask, g Grant) error {
 	if err := g.Price.Check(); err != nil {
-		return Refuse(ReasonPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
+		return Refuse(ReasonPolicyRefused, "", "the provider's policy has invalid prices: %v", err)
 	}
 	hourly, err := g.Price.Hourly(g.Resources)
 	if err != nil {
@@ -321,7 +321,7 @@ func checkAsk(ask Ask) error {
 	return nil
 }
 
-// What bounds a grant.
+// Names of the limits that bound a grant.
 const (
 	BoundCeiling = "ceiling"
 	BoundPercent = "percent of free"
@@ -332,19 +332,19 @@ const (
 // bound is one of the limits on one resource.
 type bound struct {
 	by string
-	// fixed says that it does not depend on what is free.
+	// fixed means that it does not depend on what is free.
 	fixed bool
-	// limit is the most that may be granted, of which reserved is taken already.
+	// limit is the most that may be granted, of which reserved is already taken.
 	limit, reserved Quantity
 }
 
 func (b bound) left() Quantity { return b.limit.Sub(b.reserved) }
 
-// bounds returns what limits one resource: first what is fixed, then what
-// depends on what is free.
+// bounds returns the limits on one resource: first the fixed ones, then those that depend on what
+// is free.
 //
-// How much storage of a class is free nobody tells, so only the policy's amounts bound
-// it: without any, and of a class that is not there, nothing is offered.
+// It is not known how much storage of a class is free, so only the policy's amounts bound it.
+// Without an amount, and of a class that does not exist, nothing is offered.
 func bounds(name string, p Policy, have Capacity) []bound {
 	var list []bound
 	if ceiling, ok := p.Ceilings[name]; ok {
@@ -354,7 +354,7 @@ func bounds(name string, p Policy, have Capacity) []bound {
 		list = append(list, bound{BoundTotal, true, total, have.ReservedByPolicy[name]})
 	}
 	if class := StorageClass(name); class != "" {
-		if free, told := have.Free[name]; told { // to keep what a contract has
+		if free, known := have.Free[name]; known { // to keep what a contract has
 			return append(list, bound{BoundFree, false, free, have.Reserved[name]})
 		}
 		if len(list) == 0 || !slices.Contains(have.StorageClasses, class) {
@@ -370,16 +370,15 @@ func bounds(name string, p Policy, have Capacity) []bound {
 	)
 }
 
-// headroom is what may still be granted of one resource, and the bounds that say
-// so, in the order of bounds: several where they allow the same.
+// headroom returns what may still be granted of one resource, and the bounds with that limit, in
+// the order of bounds.
 func headroom(name string, p Policy, have Capacity) (Quantity, []bound) {
 	list := bounds(name, p, have)
 	least := slices.MinFunc(list, func(a, b bound) int { return a.left().Cmp(b.left()) }).left()
 	return wholeUnits(name, least), slices.DeleteFunc(list, func(b bound) bool { return b.left().Cmp(least) != 0 })
 }
 
-// wholeUnits is the part of an amount that can be granted: whole units of everything
-// but cpu.
+// wholeUnits is the part of an amount that can be granted: whole units of every resource but cpu.
 func wholeUnits(name string, q Quantity) Quantity {
 	if !Fractional(name) {
 		return q.Floor()
@@ -409,10 +408,10 @@ func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
 	return got, nil
 }
 
-// podsFor returns how many pods an ask gets that names other resources only: the
-// share that it takes of the scarcest of the others, of the pods that nobody has yet or
-// of those within the bounds, whichever is less, and at least one. So peers that name no
-// pods run out of them no sooner than of the rest. Zero means that no pod is left.
+// podsFor returns how many pods an ask gets that names only other resources: its share of the
+// scarcest of those, applied to the pods that are not granted yet or to those within the bounds,
+// whichever is less, and at least one. So peers that name no pods do not run out of pods before
+// other resources. Zero means that no pod is left.
 func podsFor(ask Ask, p Policy, have Capacity) Quantity {
 	left, _ := headroom(Pods, p, have)
 	unreserved := func(name string) Quantity {
@@ -426,8 +425,8 @@ func podsFor(ask Ask, p Policy, have Capacity) Quantity {
 	return Whole(max(pods, 1)).Min(left)
 }
 
-// podShare returns the largest share that a resource asked for is of what there is of
-// it, as a number of the pods that there are.
+// podShare returns the largest share of any resource that is asked for, applied to the number of
+// pods.
 func podShare(asked Resources, of func(name string) Quantity) int64 {
 	pods := of(Pods)
 	most := int64(0)
@@ -446,7 +445,7 @@ func podShare(asked Resources, of func(name string) Quantity) int64 {
 	return min(most, pods.Units())
 }
 
-// refuse says why a bound allows no more.
+// refuse returns the error that a bound allows no more.
 func (b bound) refuse(name string, want Quantity, p Policy) error {
 	say := func(why Reason, format string, args ...any) error {
 		return Refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
@@ -454,26 +453,25 @@ func (b bound) refuse(name string, want Quantity, p Policy) error {
 	left := wholeUnits(name, b.left())
 	switch b.by {
 	case BoundCeiling:
-		return say(ReasonPolicyRefused, "the provider's policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.reserved))
+		return say(ReasonPolicyRefused, "the provider's policy %q allows this peer at most %s, of which it has %s", p.Name, amount(name, b.limit), amount(name, b.reserved))
 	case BoundTotal:
 		if b.fixed && want.Cmp(b.limit) > 0 {
-			return say(ReasonPolicyRefused, "the provider's policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
+			return say(ReasonPolicyRefused, "the provider's policy %q allows all peers together at most %s", p.Name, amount(name, b.limit))
 		}
-		return say(ReasonCapacityExhausted, "the provider's policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
+		return say(ReasonCapacityExhausted, "the provider's policy %q allows all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
 	case BoundPercent:
-		return say(ReasonCapacityExhausted, "the provider's policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
+		return say(ReasonCapacityExhausted, "the provider's policy %q allows this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
 	}
 	return say(ReasonCapacityExhausted, "only %s is free", amount(name, left))
 }
 
 // amount is an amount with the name of its resource, for people: cpu 960m,
-// memory 15Gi. No more digits than anybody reads.
+// memory 15Gi. It is rounded to a readable number of digits.
 func amount(name string, q Quantity) string { return name + " " + shown(name, q).String() }
 
 func shown(name string, q Quantity) Quantity { return round(name, wholeUnits(name, q)) }
 
-// grantAll gives of every resource that is free as much as it may. What comes to
-// nothing is left out.
+// grantAll grants as much of every free resource as is allowed. It leaves out amounts of 0.
 func grantAll(p Policy, have Capacity) (Resources, error) {
 	got := Resources{}
 	for _, name := range slices.Concat(have.Free.Names(), p.storage()) {
@@ -504,8 +502,8 @@ func (p Policy) storage() []string {
 	return slices.Compact(names)
 }
 
-// round rounds an amount of bytes down to whole mebibytes, since a person reads
-// it. What is less than one stays as it is.
+// round rounds an amount of bytes down to whole mebibytes, for people. It does not change less
+// than one.
 func round(name string, q Quantity) Quantity {
 	const mebi = 1 << 20
 	if !InBytes(name) || q.Units() < mebi {
@@ -518,22 +516,22 @@ func round(name string, q Quantity) Quantity {
 	return whole
 }
 
-// Bound is how much of one resource may be granted, and what bounds it.
+// Bound is how much of one resource may be granted, and which limit bounds it.
 type Bound struct {
 	Resource string
-	// Asked is what was asked for; as much as there is if nothing was named.
+	// Asked is what was asked for, or all that there is if nothing was named.
 	Asked Quantity
-	// Granted is what there may be of it.
+	// Granted is how much of it may be granted.
 	Granted Quantity
-	// By is what keeps Granted below Asked: BoundCeiling, BoundPercent, BoundTotal
-	// or BoundFree. It is empty if nothing does. Where several do, it is the first of
-	// ceiling, total, percent of free and free.
+	// By is the limit that keeps Granted below Asked: BoundCeiling, BoundPercent, BoundTotal or
+	// BoundFree. It is empty if Granted equals Asked. Of several, it is the first of ceiling,
+	// total, percent of free and free.
 	By string
-	// Limit is that bound's amount, of which some may be reserved already.
+	// Limit is the amount of that limit, of which some may be reserved already.
 	Limit Quantity
-	// Also is the others that allow no more than By does, in that order.
+	// Also has the others that allow no more than By, in that order.
 	Also []Limit
-	// all says that nothing was asked for by name.
+	// all means that nothing was asked for by name.
 	all bool
 }
 
@@ -543,7 +541,7 @@ type Limit struct {
 	Amount Quantity
 }
 
-// String says it for people: cpu: 2 of 3, bounded by ceiling of 2 and total of 2.
+// String returns it for people: cpu: 2 of 3, bounded by ceiling of 2 and total of 2.
 func (b Bound) String() string {
 	text := b.Resource + ": " + shown(b.Resource, b.Granted).String()
 	if b.By == "" {
@@ -559,8 +557,8 @@ func (b Bound) String() string {
 	return text
 }
 
-// Explain says what bounds each resource of an ask, by name. It is for the
-// provider's own administrators.
+// Explain returns what bounds each resource of an ask, by name. It is for the provider's own
+// administrators.
 func Explain(ask Ask, p Policy, have Capacity) []Bound {
 	all := len(ask.Resources) == 0
 	names := ask.Resources.Names()
@@ -590,16 +588,15 @@ func Explain(ask Ask, p Policy, have Capacity) []Bound {
 	return list
 }
 
-// PolicyTest is what a peer would be answered, and why.
+// PolicyTest is what a peer would be granted, and why.
 type PolicyTest struct {
-	// Policy is the name of the PeeringPolicy that decides; empty if none selects
-	// the peer.
+	// Policy is the name of the PeeringPolicy that decides, if one selects the peer.
 	Policy string
-	// Advertisement is what would be offered; nil if nothing.
+	// Advertisement is what would be offered, or nil.
 	Advertisement *Advertisement
-	// Reason is why nothing, as the peer would be told.
+	// Reason is why nothing would be offered, as the peer would receive it.
 	Reason Reason
-	// Message is for the provider's own people: why nothing, and which ceiling
-	// bounds which resource.
+	// Message is for the provider's own administrators: why nothing would be offered, and which
+	// ceiling bounds which resource.
 	Message string
 }

@@ -69,7 +69,7 @@ func TestDecide(t *testing.T) {
 		{"as much as there may be under ceilings", ask(), capped, peering.Capacity{Free: free}, "cpu=2, memory=8Gi, pods=50", ""},
 		{"as much as is left of it", ask(), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "1", "pods", "10"), ReservedForPeer: resources(t, "cpu", "1", "pods", "10")}, "cpu=2500m, memory=8Gi, nvidia.com/gpu=1, pods=40", ""},
 		{"bytes in whole mebibytes, which people can read", ask(), half, peering.Capacity{Free: resources(t, "memory", "25102446592", "pods", "8")}, "memory=11969Mi, pods=4", ""},
-		{"of the pods the same share as of the rest, where nobody asked for pods", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "10000")}, "cpu=1, pods=1250", ""},
+		{"of the pods the same share as of the rest, if no pods were asked for", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "10000")}, "cpu=1, pods=1250", ""},
 		{"the largest of several shares", ask("cpu", "1", "memory", "2Gi"), half, peering.Capacity{Free: resources(t, "cpu", "8", "memory", "8Gi", "pods", "100")}, "cpu=1, memory=2Gi, pods=25", ""},
 		{"all the pods that it may for all of the rest", ask("cpu", "4"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=4, pods=50", ""},
 		{"one pod for the least share", ask("cpu", "1m"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=1m, pods=1", ""},
@@ -80,7 +80,7 @@ func TestDecide(t *testing.T) {
 		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, ReservedForPeer: resources(t, "pods", "20")}, "", peering.ReasonPolicyRefused},
 		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Reserved: resources(t, "pods", "101")}, "", peering.ReasonCapacityExhausted},
 		{"all there is, where no pod is", ask(), half, peering.Capacity{Free: resources(t, "cpu", "7", "memory", "16Gi")}, "", peering.ReasonCapacityExhausted},
-		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "6500m")}, "", peering.ReasonCapacityExhausted},
+		{"others have what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "6500m")}, "", peering.ReasonCapacityExhausted},
 		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
 		{"nothing is left", ask(), half, peering.Capacity{Free: free, Reserved: free}, "", peering.ReasonCapacityExhausted},
 		{"nothing is there", ask(), half, peering.Capacity{}, "", peering.ReasonCapacityExhausted},
@@ -99,12 +99,12 @@ func TestDecide(t *testing.T) {
 		{"more than all peers together get", ask("cpu", "3500m"), total, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 		{"all that all peers together get", ask("cpu", "3"), total, peering.Capacity{Free: free}, "cpu=3, pods=43", ""},
 		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2"), ReservedByPolicy: resources(t, "cpu", "2")}, "", peering.ReasonCapacityExhausted},
-		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
+		{"what others have by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
 		{"as much as the total leaves", ask(), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2"), ReservedByPolicy: resources(t, "cpu", "2")}, "cpu=1, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"more than the percentage for all", ask("cpu", "3501m"), totalPercent, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"the percentage for all", ask("cpu", "3500m", "pods", "50"), totalPercent, peering.Capacity{Free: free}, "cpu=3500m, pods=50", ""},
 		{"more than is free, overcommitted", ask("cpu", "17500m", "nvidia.com/gpu", "7"), over, peering.Capacity{Free: free}, "cpu=17500m, nvidia.com/gpu=7, pods=252", ""},
-		{"more than overcommitment gives", ask("cpu", "17501m"), over, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"more than overcommitment allows", ask("cpu", "17501m"), over, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"half a GPU of overcommitment", ask("nvidia.com/gpu", "8"), over, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"nothing counts as free", ask(), none, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"at any price", ask("cpu", "3"), priced, peering.Capacity{Free: free}, "cpu=3, pods=42", ""},
@@ -118,20 +118,20 @@ func TestDecide(t *testing.T) {
 		{"a ceiling in no currency", ceiling(money(t, "", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"a ceiling where nothing costs anything", ceiling(money(t, "USD", "1"), "cpu", "1"), half, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
 		{"classes that are there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"}, Resources: resources(t, "cpu", "1")}, classes, withClasses, "cpu=1, pods=14", ""},
-		{"a runtime class that the policy does not give", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
+		{"a runtime class that the policy does not allow", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
-		{"storage of a class, none of which anybody says is free", ask("cpu", "1", fast, "100Gi"), disks, withClasses, "cpu=1, " + fast + "=100Gi, pods=14", ""},
-		{"more storage than the policy gives a peer", ask("cpu", "1", fast, "101Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
+		{"storage of a class, of which it is not known how much is free", ask("cpu", "1", fast, "100Gi"), disks, withClasses, "cpu=1, " + fast + "=100Gi, pods=14", ""},
+		{"more storage than the policy allows a peer", ask("cpu", "1", fast, "101Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
 		{"more than is left of it for this peer", ask("cpu", "1", fast, "21Gi"), disks, reservedDisks, "", peering.ReasonPolicyRefused},
-		{"storage of which the policy gives no amount", ask("cpu", "1", slow, "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
+		{"storage of which the policy has no amount", ask("cpu", "1", slow, "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
 		{"storage of a class that is not there", ask("cpu", "1", "gone.storageclass.storage.k8s.io/requests.storage", "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
 		{"all there is, with the storage that is left", peering.Ask{RequestID: "r"}, disks, reservedDisks, "cpu=3500m, " + fast + "=20Gi, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed class", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed node selector", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
-		{"nodes by a label that the policy gives", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
-		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
+		{"nodes by a label that the policy allows", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
+		{"nodes by a label that it does not allow", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 		{"a malformed contract ID", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"a policy that offers nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 	} {
@@ -143,11 +143,11 @@ func TestDecide(t *testing.T) {
 					t.Fatalf("got %v, want %s", err, tt.reason)
 				}
 				if passes := tt.reason == peering.ReasonPolicyPending || tt.reason == peering.ReasonCapacityExhausted; passes != (refused.RetryAfter > 0) {
-					t.Errorf("%s says to ask again after %s", tt.reason, refused.RetryAfter)
+					t.Errorf("%s asks to retry after %s", tt.reason, refused.RetryAfter)
 				}
 				// Both sides read it, and both may have a policy of that name.
 				if strings.Count(refused.Message, "policy") != strings.Count(refused.Message, "the provider's policy") {
-					t.Errorf("%q does not say whose policy", refused.Message)
+					t.Errorf("%q does not name the policy", refused.Message)
 				}
 				if g.Resources != nil {
 					t.Errorf("a refusal came with %s", g.Resources)
@@ -188,8 +188,7 @@ func TestDurationIsTheShorterOfAskAndPolicy(t *testing.T) {
 	}
 }
 
-// What a policy says of a contract's conditions comes out as a contract can hold
-// it.
+// The conditions of a policy become those of a contract, within what a contract can have.
 func TestConditionsAreThoseOfThePolicy(t *testing.T) {
 	p := peering.Policy{
 		Accept: peering.Automatic, PercentOfFree: 100, TotalPercent: 100, OvercommitPercent: 100, Duration: time.Hour,
@@ -266,7 +265,7 @@ func TestBoundsThatTieAreAllNamed(t *testing.T) {
 		Ceilings: resources(t, "pods", "50"), Total: resources(t, "pods", "60"),
 	}
 	have := peering.Capacity{
-		// Half of it is no whole number of bytes.
+		// Half of it is not a whole number of bytes.
 		Free:             resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "101"),
 		ReservedByPolicy: resources(t, "pods", "10"), ReservedForPeer: resources(t, "cpu", "0"),
 	}
@@ -301,8 +300,8 @@ func TestBoundsThatTieAreAllNamed(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameAmountsOnce holds each refusal to amounts that people read: one
-// quantity in its canonical form, with the name of what it is of.
+// TestRefusalsNameAmountsOnce checks that each amount in a refusal is one quantity in its
+// canonical form, with the name of its resource.
 func TestRefusalsNameAmountsOnce(t *testing.T) {
 	free := resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "100")
 	p := peering.Policy{
@@ -315,12 +314,12 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 		change func(*peering.Policy, *peering.Capacity)
 		want   string
 	}{
-		{"cpu", "4", nil, `asked for cpu 4, and the provider's policy "gold" gives this peer 50% of what is free, of which cpu 960m is left now`},
-		{"memory", "8Gi", nil, `asked for memory 8Gi, and the provider's policy "gold" gives this peer 50% of what is free, of which memory 7855Mi is left now`},
-		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedForPeer = resources(t, "pods", "5") }, `asked for pods 30, and the provider's policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
-		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4`},
-		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
-		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and the provider's policy "gold" gives all peers together at most cpu 960m, of which cpu 960m is left now`},
+		{"cpu", "4", nil, `asked for cpu 4, and the provider's policy "gold" allows this peer 50% of what is free, of which cpu 960m is left now`},
+		{"memory", "8Gi", nil, `asked for memory 8Gi, and the provider's policy "gold" allows this peer 50% of what is free, of which memory 7855Mi is left now`},
+		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedForPeer = resources(t, "pods", "5") }, `asked for pods 30, and the provider's policy "gold" allows this peer at most pods 20, of which it has pods 5`},
+		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and the provider's policy "gold" allows all peers together at most nvidia.com/gpu 4`},
+		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and the provider's policy "gold" allows all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
+		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and the provider's policy "gold" allows all peers together at most cpu 960m, of which cpu 960m is left now`},
 		{"memory", "8Gi", func(p *peering.Policy, c *peering.Capacity) {
 			p.PercentOfFree, c.Reserved = 100, resources(t, "memory", "12Gi")
 		}, `asked for memory 8Gi, and only memory 3422Mi is free`},
@@ -340,12 +339,12 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 type provider struct {
 	policy   [2]peering.Policy
 	free     peering.Resources
-	holds    []holding
+	grants   []grant
 	contract int
 }
 
-// holding is a contract, or the part of an amendment's offer that is above it.
-type holding struct {
+// grant is a contract, or the part of an amendment's offer that is above it.
+type grant struct {
 	contract, peer int
 	amounts        peering.Resources
 }
@@ -362,7 +361,7 @@ func (p *provider) capacity(rt *rapid.T, peer int) peering.Capacity {
 		}
 		*r = sum
 	}
-	for _, h := range p.holds {
+	for _, h := range p.grants {
 		add(&have.Reserved, h.amounts)
 		if policyOf(h.peer) == policyOf(peer) {
 			add(&have.ReservedByPolicy, h.amounts)
@@ -374,8 +373,8 @@ func (p *provider) capacity(rt *rapid.T, peer int) peering.Capacity {
 	return have
 }
 
-// Never above any ceiling: that of the peer, that of all peers of a policy, and
-// what is there, whatever is asked, amended and given back, and however often.
+// Grants are never above a ceiling of the peer, of all peers of a policy, or the capacity,
+// whatever is asked for, amended and given back, and however often.
 func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 	names := []string{"cpu", "memory", "pods", "nvidia.com/gpu"}
 	amounts := func(rt *rapid.T, what string) peering.Resources {
@@ -416,18 +415,18 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 				ask.PriceCeiling = peering.Money{Currency: "EUR", Amount: decimal(t, fmt.Sprint(rapid.IntRange(0, 9).Draw(rt, "price")))}
 			}
 			id := 0
-			var held peering.Resources
-			if n := len(p.holds); n > 0 {
+			var granted peering.Resources
+			if n := len(p.grants); n > 0 {
 				switch rapid.IntRange(0, 3).Draw(rt, "what") {
 				case 0: // a contract ends
-					gone := p.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
-					p.holds = slices.DeleteFunc(p.holds, func(h holding) bool { return h.contract == gone.contract })
+					gone := p.grants[rapid.IntRange(0, n-1).Draw(rt, "which")]
+					p.grants = slices.DeleteFunc(p.grants, func(h grant) bool { return h.contract == gone.contract })
 					continue
 				case 1: // a contract is amended
-					h := p.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
+					h := p.grants[rapid.IntRange(0, n-1).Draw(rt, "which")]
 					if h.peer == peer {
-						id, held = h.contract, h.amounts
-						have = have.Without(held)
+						id, granted = h.contract, h.amounts
+						have = have.Without(granted)
 					}
 				}
 			}
@@ -448,15 +447,15 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 			if hourly, err := g.Price.Hourly(g.Resources); err != nil || !ask.PriceCeiling.IsNone() && hourly.Amount.Cmp(ask.PriceCeiling.Amount) > 0 {
 				rt.Fatalf("it costs %s, %v, the ceiling is %s", hourly, err, ask.PriceCeiling)
 			}
-			if id != 0 { // while the offer stands both count, whichever is more
-				p.holds = append(p.holds, holding{id, peer, g.Resources.Sub(held)})
+			if id != 0 { // while the offer is valid both count, whichever is more
+				p.grants = append(p.grants, grant{id, peer, g.Resources.Sub(granted)})
 				p.check(rt, names)
-				p.holds = slices.DeleteFunc(p.holds, func(h holding) bool { return h.contract == id })
+				p.grants = slices.DeleteFunc(p.grants, func(h grant) bool { return h.contract == id })
 			} else {
 				p.contract++
 				id = p.contract
 			}
-			p.holds = append(p.holds, holding{id, peer, g.Resources})
+			p.grants = append(p.grants, grant{id, peer, g.Resources})
 			p.check(rt, names)
 		}
 	})
@@ -473,16 +472,16 @@ func (p *provider) check(rt *rapid.T, names []string) {
 		for _, name := range names {
 			effective := overcommitted(rt, p.free[name], policy.OvercommitPercent)
 			if c, ok := policy.Ceilings[name]; ok && have.ReservedForPeer[name].Cmp(c) > 0 {
-				rt.Fatalf("%s: peer %d holds %s, the ceiling is %s", name, peer, have.ReservedForPeer[name], c)
+				rt.Fatalf("%s: peer %d has %s, the ceiling is %s", name, peer, have.ReservedForPeer[name], c)
 			}
 			if c, ok := policy.Total[name]; ok && have.ReservedByPolicy[name].Cmp(c) > 0 {
-				rt.Fatalf("%s: all peers hold %s, the total is %s", name, have.ReservedByPolicy[name], c)
+				rt.Fatalf("%s: all peers have %s, the total is %s", name, have.ReservedByPolicy[name], c)
 			}
 			if most := effective.Percent(policy.PercentOfFree); have.ReservedForPeer[name].Cmp(most) > 0 {
-				rt.Fatalf("%s: peer %d holds %s, %d%% of what is free is %s", name, peer, have.ReservedForPeer[name], policy.PercentOfFree, most)
+				rt.Fatalf("%s: peer %d has %s, %d%% of what is free is %s", name, peer, have.ReservedForPeer[name], policy.PercentOfFree, most)
 			}
 			if most := effective.Percent(policy.TotalPercent); have.ReservedByPolicy[name].Cmp(most) > 0 {
-				rt.Fatalf("%s: all peers hold %s, %d%% of what is free is %s", name, have.ReservedByPolicy[name], policy.TotalPercent, most)
+				rt.Fatalf("%s: all peers have %s, %d%% of what is free is %s", name, have.ReservedByPolicy[name], policy.TotalPercent, most)
 			}
 		}
 	}
@@ -508,8 +507,8 @@ func overcommitted(rt *rapid.T, q peering.Quantity, percent int) peering.Quantit
 	return sum
 }
 
-// explain holds Explain against Decide: what is refused has a bound, what is
-// granted has none that is lower.
+// explain compares Explain with Decide: what is refused has a bound, what is granted has no lower
+// one.
 func explain(rt *rapid.T, ask peering.Ask, p peering.Policy, have peering.Capacity, g peering.Grant, err error) {
 	rt.Helper()
 	var no *peering.Error
@@ -528,9 +527,9 @@ func explain(rt *rapid.T, ask peering.Ask, p peering.Policy, have peering.Capaci
 	}
 }
 
-// TestEveryGrantBoundsPods generates asks, policies and capacities: a grant always
-// has pods, as many as were asked for if that was said, and within every ceiling; and
-// no revision of it is without a resource that it has.
+// TestEveryGrantBoundsPods generates asks, policies and capacities: a grant always has pods, as
+// many as were asked for if the ask names them, and within every ceiling; and every revision of
+// it has the resources that it has.
 func TestEveryGrantBoundsPods(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(what string, names ...string) peering.Resources {

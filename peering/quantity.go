@@ -17,17 +17,17 @@ import (
 // Cmp compares amounts.
 //
 // It reads and writes the Kubernetes notation: a decimal number with one of the
-// suffixes m, k, M, G, T, P, E, or Ki, Mi, Gi, Ti, Pi, Ei, or none. What
-// Kubernetes can also write is refused with a reason: exponents (1e3), less than
-// a thousandth (n, u), and fractions of a unit in binary notation.
+// suffixes m, k, M, G, T, P, E, or Ki, Mi, Gi, Ti, Pi, Ei, or without a suffix. Other forms of
+// Kubernetes are refused with an error: exponents (1e3), less than a thousandth (n, u), and
+// fractions of a unit in binary notation.
 type Quantity struct {
 	units int64 // whole units
 	milli int16 // thousandths, 0 to 999
-	// binary says that it was written with a suffix like Ki.
+	// binary means that it was written with a suffix like Ki.
 	binary bool
 }
 
-// ErrQuantityRange says that an amount is below zero or above 2^63-1.
+// ErrQuantityRange is the error that an amount is below zero or above 2^63-1.
 var ErrQuantityRange = errors.New("amount is out of range")
 
 var (
@@ -84,7 +84,7 @@ func parseNumber(s string) (mantissa, scale *big.Int, err error) {
 	return mantissa, scale, nil
 }
 
-// suffixMilli returns how many thousandths a suffix stands for.
+// suffixMilli returns how many thousandths a suffix means.
 func suffixMilli(suffix string) (milli *big.Int, binary bool, err error) {
 	if suffix == "m" {
 		return big.NewInt(1), false, nil
@@ -137,10 +137,10 @@ func (q Quantity) String() string {
 	return strconv.FormatInt(n, 10) + suffixes[i]
 }
 
-// IsZero says whether the amount is 0.
+// IsZero reports whether the amount is 0.
 func (q Quantity) IsZero() bool { return q.units == 0 && q.milli == 0 }
 
-// IsWhole says whether the amount is a whole number of units.
+// IsWhole reports whether the amount is a whole number of units.
 func (q Quantity) IsWhole() bool { return q.milli == 0 }
 
 // Units returns the amount in whole units, rounded down.
@@ -169,7 +169,7 @@ func (q Quantity) Add(o Quantity) (Quantity, error) {
 	return Quantity{units: units, milli: milli, binary: q.notation(o)}.normal(), nil
 }
 
-// Sub returns q - o, or 0 where o is more than q.
+// Sub returns q - o, or 0 if o is more than q.
 func (q Quantity) Sub(o Quantity) Quantity {
 	if q.Cmp(o) <= 0 {
 		return Quantity{}
@@ -181,7 +181,7 @@ func (q Quantity) Sub(o Quantity) Quantity {
 	return Quantity{units: units, milli: milli, binary: q.notation(o)}.normal()
 }
 
-// notation is binary where either is and the result can be whole.
+// notation is binary if one of the two is and the result is whole.
 func (q Quantity) notation(o Quantity) bool {
 	return (q.binary || o.binary) && (int(q.milli)+int(o.milli))%1000 == 0
 }
@@ -190,7 +190,7 @@ func (q Quantity) notation(o Quantity) bool {
 // as 0, above 100 as 100.
 func (q Quantity) Percent(p int) Quantity { return q.percent(min(p, 100)) }
 
-// percent is Percent that also makes more of q, up to the most that there is.
+// percent is Percent without the limit of 100, up to the largest Quantity.
 func (q Quantity) percent(p int) Quantity {
 	n := q.bigMilli()
 	n.Mul(n, big.NewInt(int64(max(p, 0))))
@@ -211,7 +211,7 @@ func (q Quantity) Floor() Quantity {
 	return q
 }
 
-// Min returns the smaller of two, q where they are equal.
+// Min returns the smaller of two, or q if they are equal.
 func (q Quantity) Min(o Quantity) Quantity {
 	if o.Cmp(q) < 0 {
 		return o
@@ -235,7 +235,7 @@ func (q *Quantity) UnmarshalText(b []byte) error {
 	return readText(q, b, ParseQuantity)
 }
 
-// readText sets a value to what parse reads.
+// readText sets a value to the result of parse.
 func readText[T any](to *T, text []byte, parse func(string) (T, error)) (err error) {
 	v, err := parse(string(text))
 	if err == nil {
@@ -247,7 +247,7 @@ func readText[T any](to *T, text []byte, parse func(string) (T, error)) (err err
 // Pods is the name of the resource that counts pods.
 const Pods = "pods"
 
-// Resources is an amount for each of some resources, by Kubernetes resource name.
+// Resources are amounts by Kubernetes resource name.
 type Resources map[string]Quantity
 
 // Clone returns a copy, never nil.
@@ -269,7 +269,7 @@ func (r Resources) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Fits says whether every amount of r is in o, and else names one that is not.
+// Fits reports whether o has every amount of r, and otherwise names one that it does not.
 func (r Resources) Fits(o Resources) (name string, ok bool) {
 	for _, name := range r.Names() {
 		if r[name].Cmp(o[name]) > 0 {
@@ -292,7 +292,7 @@ func (r Resources) Add(o Resources) (Resources, error) {
 	return sum, nil
 }
 
-// Sub returns what is left of r without o; it is never below 0.
+// Sub returns r without o. No amount is below 0.
 func (r Resources) Sub(o Resources) Resources {
 	left := r.Clone()
 	for name, q := range left {
@@ -301,9 +301,9 @@ func (r Resources) Sub(o Resources) Resources {
 	return left
 }
 
-// KeepUnnamed returns r with each resource of before that r does not name, in the
-// amount of before: what the next revision of a contract has that is asked to have r.
-// Without it a resource that is left out would be one without a limit.
+// KeepUnnamed returns r with the amounts of before for resources that r does not name. It is what
+// the next revision of a contract gets if r is asked for; otherwise a resource that is left out
+// would have no limit.
 func (r Resources) KeepUnnamed(before Resources) Resources {
 	next := before.Clone()
 	maps.Copy(next, r)
@@ -350,8 +350,8 @@ func checkResourceName(s string) error {
 	return nil
 }
 
-// InBytes says whether a resource is counted in bytes: memory and storage. Its
-// price is that of a gibibyte.
+// InBytes reports whether a resource is counted in bytes: memory and storage. Its price is per
+// gibibyte.
 func InBytes(resource string) bool {
 	if strings.Contains(resource, "/") {
 		return StorageClass(resource) != ""
@@ -363,10 +363,10 @@ func InBytes(resource string) bool {
 // storageSuffix is how a ResourceQuota of Kubernetes calls the storage of a class.
 const storageSuffix = ".storageclass.storage.k8s.io/requests.storage"
 
-// StorageResource is the resource that is storage of a class: its amount is bytes.
+// StorageResource is the resource for storage of a class, in bytes.
 func StorageResource(class string) string { return class + storageSuffix }
 
-// StorageClass returns of which class a resource is the storage; empty if it is none.
+// StorageClass returns the class of a storage resource, or nothing for other resources.
 func StorageClass(resource string) string {
 	class, ok := strings.CutSuffix(resource, storageSuffix)
 	if !ok {
@@ -375,8 +375,8 @@ func StorageClass(resource string) string {
 	return class
 }
 
-// Fractional says whether a resource may be granted in parts of a unit. Only cpu
-// may: half a pod or half a GPU is nothing.
+// Fractional reports whether a resource may be granted in parts of a unit. Only cpu may: half a
+// pod or half a GPU is of no use.
 func Fractional(resource string) bool {
 	return resource == "cpu" || resource == "requests.cpu" || resource == "limits.cpu"
 }

@@ -21,8 +21,7 @@ func q(t testing.TB, s string) peering.Quantity {
 	return v
 }
 
-// canonical is what Kubernetes writes; its String gives back some texts as they
-// were read.
+// canonical is what Kubernetes writes; its String returns some texts as they were read.
 func canonical(k resource.Quantity) string {
 	number, suffix := k.CanonicalizeBytes(make([]byte, 0, 32))
 	return string(number) + string(suffix)
@@ -51,7 +50,7 @@ func TestQuantityReadsAndWritesAsKubernetesDoes(t *testing.T) {
 	}
 }
 
-func TestQuantityRefusesWhatItCannotHold(t *testing.T) {
+func TestQuantityRefusesWhatIsOutOfRange(t *testing.T) {
 	for _, s := range []string{
 		"", "x", "m", ".", "+", "-1", "-0.1", "1e3", "1E3", "1n", "1u", "0.0001", "0.1m", "1KI", "1ki", "1 k", " 1", "1..2", "1.2.3",
 		"1.0001Ki", "9223372036854775808", "10E", "8Ei", "1Ki1", strings.Repeat("9", 65), "0x10", "١",

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// PeerState is everything that one cluster currently says to one peer: the PeerState
-// of the session.
+// PeerState is the current state that one cluster sends to one peer: the PeerState of the
+// session.
 type PeerState struct {
 	// Sequence grows with each message of a stream.
 	Sequence uint64
@@ -15,23 +15,22 @@ type PeerState struct {
 	SentAt time.Time
 	// Protocol is the newest protocol revision that the sender speaks.
 	Protocol uint32
-	// Capabilities is what it can do beyond that.
+	// Capabilities are what it can do beyond that.
 	Capabilities []string
 	// Endpoints is where its peer API can be dialled now, as host:port.
 	Endpoints []string
-	// Network is its end of the tunnel; nil while no contract wants one.
+	// Network is its end of the tunnel, nil while no contract includes one.
 	Network *Network
-	// Contracts is the contracts with the receiver that the sender holds.
+	// Contracts are the contracts with the receiver that the sender has.
 	Contracts []ContractState
 	// EchoSequence is the sequence of the newest message that the sender received.
 	EchoSequence uint64
-	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
-	// zero is unset.
+	// BundleHash is the hash of the receiver's trust bundle as the sender has it; zero means
+	// unset.
 	BundleHash Hash
 	// Offering is whether the sender offers the receiver anything by WatchOffer.
 	Offering Offering
-	// Patience is for how long the sender waits for the receiver's next state; 0 if it
-	// did not say.
+	// Patience is for how long the sender waits for the receiver's next state; 0 means unset.
 	Patience time.Duration
 }
 
@@ -39,7 +38,7 @@ type PeerState struct {
 type Offering uint8
 
 const (
-	// OfferingUnknown means that it did not say, or in terms that are not known here.
+	// OfferingUnknown means that it was not sent, or has a value that is not known here.
 	OfferingUnknown Offering = iota
 	// OfferingNothing means neither resources nor Services.
 	OfferingNothing
@@ -47,50 +46,49 @@ const (
 	OfferingSomething
 )
 
-// CapabilityCarry is what a cluster names that carries sessions between the receiver and other
-// peers of its own.
+// CapabilityCarry is the capability of a cluster that carries sessions between the receiver and
+// other peers of its own.
 const CapabilityCarry = "carry"
 
 // Network is one side's end of the tunnel.
 type Network struct {
-	// Gateways is the nodes that speak WireGuard to the peer.
+	// Gateways are the nodes with WireGuard tunnels to the peer.
 	Gateways []Gateway
-	// Nodes is other nodes, which do for their own pods only.
+	// Nodes are other nodes, which have tunnels only for their own pods.
 	Nodes []Gateway
-	// Prefixes is the sender's pod prefixes, as it uses them itself.
+	// Prefixes are the sender's pod prefixes, as it uses them itself.
 	Prefixes []netip.Prefix
-	// Aliases is, for each prefix of the receiver, the alias under which the
-	// sender knows it.
+	// Aliases has, for each prefix of the receiver, the alias that the sender uses for it.
 	Aliases []Alias
-	// Addresses is the sender's addresses that need an alias each, sorted: those that no
-	// alias of the receiver covers, and from or to which flows may be.
+	// Addresses are the sender's addresses that need an alias each, sorted: those that no alias of
+	// the receiver covers and that may be the source or destination of packets.
 	Addresses []netip.Addr
-	// Blocks is the aliases of such addresses of the receiver.
+	// Blocks are the aliases of such addresses of the receiver.
 	Blocks []AliasBlock
-	// Transit is addresses of third clusters that the receiver may reach through the sender.
+	// Transit are addresses of third clusters that the receiver may reach through the sender.
 	Transit []TransitAddresses
-	// Through is the clusters that the sender agrees to reach, and to be reached by, through
-	// the receiver.
+	// Through are the clusters that the sender agrees to reach, and to be reached by, through the
+	// receiver.
 	Through []ClusterID
-	// PresharedHalf is the sender's half of the preshared key; zero is unset.
+	// PresharedHalf is the sender's half of the preshared key; zero means unset.
 	PresharedHalf PresharedHalf
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
 	Rotation *KeyRotation
-	// Observations is where the sender sees gateways of the receiver.
+	// Observations are the endpoints at which the sender observes gateways of the receiver.
 	Observations []Observation
-	// ReceiverAddress is where the sender sees the receiver's end of their session; the
-	// zero Addr is unset.
+	// ReceiverAddress is the address of the receiver's end of their session, as the sender
+	// observes it; the zero Addr means unset.
 	ReceiverAddress netip.Addr
 }
 
-// KeyRotation is one side's word on the preshared keys of a tunnel, which are numbered.
+// KeyRotation is one side's state of the preshared keys of a tunnel, which are numbered.
 type KeyRotation struct {
-	// Number is that of the key in use, of which Network.PresharedHalf is a half.
+	// Number is the number of the key in use, of which Network.PresharedHalf is a half.
 	Number uint64
-	// NextHalf is the sender's half of the key with the next number; zero offers none.
+	// NextHalf is the sender's half of the key with the next number; zero means unset.
 	NextHalf PresharedHalf
-	// Held is the number of the newest key that all gateways of the sender have, and Used
-	// the least number of one that a gateway of the sender uses.
+	// Held is the number of the newest key that all gateways of the sender have, and Used the
+	// lowest number of a key that one of them uses.
 	Held, Used uint64
 }
 
@@ -107,51 +105,51 @@ func (PresharedHalf) GoString() string { return "(hidden)" }
 // LogValue hides the bytes.
 func (PresharedHalf) LogValue() slog.Value { return slog.StringValue("(hidden)") }
 
-// IsZero says whether the half is unset.
+// IsZero reports whether the half is unset.
 func (h PresharedHalf) IsZero() bool { return h == PresharedHalf{} }
 
-// Gateway is a node that speaks WireGuard to other clusters.
+// Gateway is a node with WireGuard tunnels to other clusters.
 type Gateway struct {
 	// Name is the node's name, for people.
 	Name string
 	// PublicKey is its Curve25519 public key.
 	PublicKey [32]byte
-	// NextPublicKey is the key by which it is about to replace that one; zero if it is not.
+	// NextPublicKey is the key that is about to replace PublicKey; zero means unset.
 	NextPublicKey [32]byte
 	// Endpoints is where it listens, as host:port, best first.
 	Endpoints []string
 	// Overlay is its IPv6 address inside the tunnel.
 	Overlay netip.Addr
-	// Pods is the prefixes of pods on it that the peer's nodes reach directly.
+	// Pods are the prefixes of pods on it that the peer's nodes reach directly.
 	Pods []netip.Prefix
-	// Observed is where other clusters see it.
+	// Observed are the endpoints at which other clusters observe it.
 	Observed []netip.AddrPort
-	// Sources is its own addresses among its pods', from and at which end-to-end probes are
-	// sent and answered; one of each family at most.
+	// Sources are its own addresses among its pods', which send and answer end-to-end probes; one
+	// of each family at most.
 	Sources []netip.Addr
 }
 
-// Observation is where a gateway of another cluster is seen.
+// Observation is the endpoint at which a gateway of another cluster is observed.
 type Observation struct {
 	// PublicKey is the gateway's Curve25519 public key.
 	PublicKey [32]byte
-	// Endpoint is the source of what came from it.
+	// Endpoint is the source of its packets.
 	Endpoint netip.AddrPort
 }
 
-// Observable says whether a host of another network can be at an address, so that it
-// means something to say that it was seen there.
+// Observable reports whether a host of another network can have an address, so that an
+// observation of it can be right.
 func Observable(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a.Zone() == "" && !(a.Is4() && a.As4()[0] == 0)
 }
 
-// TransitAddresses is addresses of a third cluster, by the sender's names, sorted.
+// TransitAddresses are addresses of a third cluster, as the sender uses them, sorted.
 type TransitAddresses struct {
 	Cluster   ClusterID
 	Addresses []netip.Addr
 }
 
-// Alias is another name for a prefix, of the same length and family.
+// Alias is a prefix that is used in place of another one of the same length and family.
 type Alias struct {
 	// Prefix is the prefix as its owner uses it.
 	Prefix netip.Prefix
@@ -159,28 +157,28 @@ type Alias struct {
 	Alias netip.Prefix
 }
 
-// AliasBlock is aliases of single addresses, which follow each other.
+// AliasBlock is a block of consecutive aliases of single addresses.
 type AliasBlock struct {
 	// Alias is the prefix that they fill, as the sender uses it.
 	Alias netip.Prefix
-	// Addresses is what each address of it stands for, as its owner uses it; the zero Addr
-	// is what stands for nothing.
+	// Addresses has the address for each alias, as its owner uses it; the zero Addr means that an
+	// alias is unused.
 	Addresses []netip.Addr
 }
 
-// ContractState is one side's word on one contract.
+// ContractState is one side's state of one contract.
 type ContractState struct {
 	// ID is the contract's.
 	ID string
-	// Revision is what the sender holds.
+	// Revision is the revision that the sender has.
 	Revision uint64
-	// Phase is the state it is in at the sender.
+	// Phase is its phase at the sender.
 	Phase Phase
 	// Message is why it is draining or closed.
 	Message string
-	// DrainUntil is when draining ends; zero unless it is draining.
+	// DrainUntil is when draining ends, zero unless it is draining.
 	DrainUntil time.Time
-	// Statement is the sequence number of the provider's newest statement of use;
-	// 0 for none, and from a consumer.
+	// Statement is the sequence number of the provider's newest statement of use; 0 without a
+	// statement, and from a consumer.
 	Statement uint64
 }

@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// Statement is a provider's word on what a contract's consumer used in a period,
-// and what that costs. Statements of a contract follow each other without gaps,
-// each naming the one before.
+// Statement is a provider's statement of what a contract's consumer used in a period, and what
+// that costs. Statements of a contract follow each other without gaps, each with the hash of the
+// one before.
 type Statement struct {
 	ContractID string
-	// Revision is the contract's revision whose prices count.
+	// Revision is the contract's revision whose prices apply.
 	Revision           uint64
 	Consumer, Provider ClusterID
 	// Sequence counts the contract's statements from 1.
 	Sequence uint64
-	// Previous is the hash of the statement before; zero for the first.
+	// Previous is the hash of the statement before, zero for the first.
 	Previous Hash
 	// From and To bound the period, in whole seconds, UTC.
 	From, To time.Time
-	// Used is what was used: what live pods requested.
+	// Used is the use: the requests of live pods over time.
 	Used Usage
 	// Price is the revision's.
 	Price PriceList
-	// Amount is what Price makes of Used.
+	// Amount is the cost of Used at Price.
 	Amount Money
 }
 
 // StatementPayloadType is the type of a statement's payload, in its envelope.
 const StatementPayloadType = "application/vnd.entente.usage.v1+json"
 
-// jsonStatement is Statement as written, fields in the order of their names.
+// jsonStatement is the JSON of a Statement, with fields in the order of their names.
 type jsonStatement struct {
 	Amount     Money     `json:"amount"`
 	Consumer   ClusterID `json:"consumer"`
@@ -74,8 +74,8 @@ func (s Statement) Marshal() ([]byte, error) {
 	return b, nil
 }
 
-// ParseStatement reads what Marshal wrote, and nothing else. A statement whose
-// amount is not what its price makes of its use is refused.
+// ParseStatement reads only what Marshal wrote. A statement whose amount is not the cost of its
+// use at its price is refused.
 func ParseStatement(payload []byte) (Statement, error) {
 	return parsePayload("statement", payload, MaxStatement, jsonStatement.statement)
 }
@@ -106,7 +106,7 @@ func (j jsonStatement) statement() (Statement, error) {
 	return s, nil
 }
 
-// Check says what is wrong with the statement, if anything.
+// Check returns what is wrong with the statement, if anything.
 func (s Statement) Check() error {
 	if err := CheckContractID(s.ContractID); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s Statement) Check() error {
 		return err
 	}
 	if s.Amount != want {
-		return fmt.Errorf("amount is %s, and at its own prices its own count makes %s", s.Amount, want)
+		return fmt.Errorf("amount is %s, and its use costs %s at its own prices", s.Amount, want)
 	}
 	return nil
 }
@@ -153,9 +153,8 @@ func NewStatementEnvelope(s Statement) (Envelope, error) {
 	return Envelope{Payload: payload, PayloadType: StatementPayloadType}, nil
 }
 
-// VerifyStatement returns the statement of an envelope that the provider signed,
-// and nobody else. Any key counts that the provider ever had: a statement is not
-// void because its maker's key was rolled over since.
+// VerifyStatement returns the statement of an envelope that only the provider signed. Any key
+// that the provider ever had is accepted: a later rollover does not void a statement.
 func (e Envelope) VerifyStatement(provider Party) (Statement, error) {
 	if e.PayloadType != StatementPayloadType {
 		return Statement{}, badSignature("", "unknown payload type")
@@ -183,8 +182,7 @@ func (e Envelope) VerifyStatement(provider Party) (Statement, error) {
 	return s, nil
 }
 
-// orEmpty makes a map that is not there one that is empty, which JSON tells
-// apart.
+// orEmpty returns an empty map for nil, which has another form in JSON.
 func orEmpty[M ~map[K]V, K comparable, V any](m M) M {
 	if m == nil {
 		return M{}
@@ -192,7 +190,7 @@ func orEmpty[M ~map[K]V, K comparable, V any](m M) M {
 	return maps.Clone(m)
 }
 
-// hashText writes a hash, or nothing for the zero one.
+// hashText returns the text of a hash, empty for the zero hash.
 func hashText(h Hash) string {
 	if h == (Hash{}) {
 		return ""

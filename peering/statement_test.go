@@ -102,7 +102,7 @@ func TestVerifyStatementRefuses(t *testing.T) {
 		}(), "wrong"},
 		{"another statement's", Envelope{PayloadType: StatementPayloadType, Payload: statement(t, cheaper).Payload, Signatures: good.Signatures}, "wrong"},
 		{"a contract's payload type", provider.sign(t, Envelope{PayloadType: PayloadType, Payload: good.Payload}), "unknown payload type"},
-		{"an amount that is wrong, and signed", provider.sign(t, Envelope{PayloadType: StatementPayloadType, Payload: lie}), "makes EUR"},
+		{"an amount that is wrong, and signed", provider.sign(t, Envelope{PayloadType: StatementPayloadType, Payload: lie}), "its use costs EUR"},
 		{"white space, and signed", provider.sign(t, Envelope{PayloadType: StatementPayloadType, Payload: append([]byte(" "), good.Payload...)}), "canonical"},
 		{"an endless signature", Envelope{PayloadType: StatementPayloadType, Payload: good.Payload, Signatures: []Signature{{KeyID: provider.party.ID, Sig: make([]byte, 1<<20)}}}, "wrong"},
 		{"another provider's", other.sign(t, statement(t, testStatement(t, consumer, other))), "not of"},
@@ -238,7 +238,7 @@ func TestStatementHasOneForm(t *testing.T) {
 	}
 }
 
-// sortedNames says whether every object of a JSON text has its names in order.
+// sortedNames checks that every object of a JSON text has its names in order.
 func sortedNames(t testing.TB, b []byte) {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -290,8 +290,8 @@ func fixedKey(t testing.TB, n byte) *ecdsa.PrivateKey {
 	return key
 }
 
-// TestGolden keeps what is signed as it is: who changes one byte of it breaks
-// every contract that there is.
+// TestGolden keeps the bytes that are signed: a change of one byte breaks every existing
+// contract.
 func TestGolden(t *testing.T) {
 	consumer, provider := clusterOf(t, fixedKey(t, 1)), clusterOf(t, fixedKey(t, 2))
 	next := fixedKey(t, 3)

@@ -9,21 +9,21 @@ import (
 type LogOptions struct {
 	// Container is required.
 	Container string
-	// Follow goes on with what comes.
+	// Follow also returns lines that are written later.
 	Follow bool
-	// Previous is the log of the container's previous run.
+	// Previous selects the log of the container's previous run.
 	Previous bool
-	// Timestamps begins each line with its time.
+	// Timestamps adds its time in front of each line.
 	Timestamps bool
-	// TailLines is how many lines from the end; nil is all.
+	// TailLines is how many lines from the end; nil means all.
 	TailLines *int64
-	// LimitBytes is how many bytes at most; nil is all.
+	// LimitBytes is how many bytes at most; nil means all.
 	LimitBytes *int64
-	// SinceSeconds is how old at most; nil is all.
+	// SinceSeconds is how old at most; nil means all.
 	SinceSeconds *int64
 }
 
-// ExecOptions says what to run in a container, and with what.
+// ExecOptions has what to run in a container, and its streams.
 type ExecOptions struct {
 	// Container is required.
 	Container string
@@ -33,8 +33,8 @@ type ExecOptions struct {
 	// no Stderr. A Read of Stdin that blocks is not waited for: close it.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// TTY runs it on a terminal. Resize, which may be nil, waits for the terminal's next
-	// size, and says false when there are no more or ctx has ended.
+	// TTY runs it on a terminal. Resize, which may be nil, waits for the terminal's next size. It
+	// returns false when there are no more sizes or ctx has ended.
 	TTY    bool
 	Resize func(ctx context.Context) (TerminalSize, bool)
 }

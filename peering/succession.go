@@ -10,13 +10,12 @@ import (
 	"slices"
 )
 
-// CheckSuccession checks how a cluster's key changed: identityKey is the key
-// behind its ID (SubjectPublicKeyInfo, DER), and each certificate of the
-// succession (X.509, DER) is for the next key and signed by the one before. It
-// returns the newest key, which is the identity key itself where there is no
-// succession.
+// CheckSuccession checks the rollovers of a cluster's key: identityKey is the key behind its ID
+// (SubjectPublicKeyInfo, DER), and each certificate of the succession (X.509, DER) is for the
+// next key and signed by the one before. It returns the newest key, which is the identity key
+// itself without a succession.
 //
-// A certificate says who succeeds whom for ever: its dates do not count here.
+// A certificate of a succession is valid for ever: its dates are not checked.
 func CheckSuccession(id ClusterID, identityKey []byte, succession [][]byte) (spki []byte, err error) {
 	keys, err := Party{ID: id, PublicKey: identityKey, Succession: succession}.keys()
 	if err != nil {
@@ -72,8 +71,8 @@ func (p Party) identityKey() (*ecdsa.PublicKey, error) {
 	return p256(pub)
 }
 
-// p256 returns a key that may sign. A second algorithm of signatures begins here; an
-// envelope does not name its own.
+// p256 returns a key that may sign. A second algorithm of signatures would begin here: an
+// envelope does not name its algorithm.
 func p256(pub any) (*ecdsa.PublicKey, error) {
 	key, ok := pub.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
@@ -125,7 +124,7 @@ func (p Party) Key() (*ecdsa.PublicKey, error) {
 	return keys[len(keys)-1], nil
 }
 
-// Equal says whether two parties are the same cluster with the same keys.
+// Equal reports whether two parties are the same cluster with the same keys.
 func (p Party) Equal(o Party) bool {
 	return p.ID == o.ID && bytes.Equal(p.PublicKey, o.PublicKey) && slices.EqualFunc(p.Succession, o.Succession, bytes.Equal)
 }

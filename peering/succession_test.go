@@ -118,7 +118,7 @@ func TestInvalidSuccessionIsRefused(t *testing.T) {
 		want       string
 	}{
 		{"as it should be", nil, certs, ""},
-		{"long over, and still true", nil, by(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = time.Unix(1, 0), time.Unix(2, 0) }), ""},
+		{"long expired, and still valid", nil, by(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = time.Unix(1, 0), time.Unix(2, 0) }), ""},
 		{"another cluster's identity key", other.party.PublicKey, certs, "is that of"},
 		{"no identity key", []byte{}, certs, "is that of"},
 		{"an endless identity key", make([]byte, MaxPublicKeyLen+1), nil, "more than"},
@@ -143,7 +143,7 @@ func TestInvalidSuccessionIsRefused(t *testing.T) {
 		{"a host name besides", nil, by(func(c *x509.Certificate) { c.DNSNames = []string{"example.com"} }), "one name"},
 		{"an address besides", nil, by(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(192, 0, 2, 1)} }), "one name"},
 		{"a mail address besides", nil, by(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@example.com"} }), "one name"},
-		{"something critical that nobody knows", nil, by(func(c *x509.Certificate) {
+		{"an unknown critical extension", nil, by(func(c *x509.Certificate) {
 			c.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Critical: true, Value: []byte{5, 0}}}
 		}), "critical"},
 		{"too long", nil, by(func(c *x509.Certificate) { c.Subject.CommonName = strings.Repeat("x", MaxCertificateLen) }), "more than"},
@@ -233,7 +233,7 @@ func FuzzSuccession(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Nobody has the keys but this test.
+		// Only this test has the keys.
 		if !bytes.Equal(key, first.party.PublicKey) || !known[string(got)] || bytes.Equal(got, key) {
 			t.Fatalf("%x succeeds %x", got, key)
 		}

@@ -16,7 +16,7 @@ import (
 // Role is a cluster's part in a contract.
 type Role uint8
 
-// The parts.
+// The roles.
 const (
 	Consumer Role = iota + 1
 	Provider
@@ -26,8 +26,7 @@ func (r Role) String() string {
 	return nameOf(r, []string{Consumer: "Consumer", Provider: "Provider"})
 }
 
-// nameOf is what a value is called of a type that has few; one that is not among them shows
-// its number.
+// nameOf returns the name of a value of a small type, or its number if it has no name.
 func nameOf[E ~uint8](value E, names []string) string {
 	if int(value) < len(names) && names[value] != "" {
 		return names[value]
@@ -46,8 +45,8 @@ func (r Role) Other() Role {
 	return r
 }
 
-// Party is one side of a contract. It carries the key so that a contract can be
-// checked with nothing but the two IDs.
+// Party is one side of a contract. It includes the key, so that a contract can be verified with
+// only the two IDs.
 type Party struct {
 	ID ClusterID
 	// PublicKey is the identity key, an ECDSA P-256 SubjectPublicKeyInfo in DER. Its
@@ -70,15 +69,15 @@ const (
 
 // Terms is what two clusters agree on: the payload of a contract's envelope.
 type Terms struct {
-	// ContractID names the contract; the provider chose it. Up to 64 characters of
+	// ContractID identifies the contract; the provider chose it. Up to 64 characters of
 	// a-z, 0-9 and inner hyphens.
 	ContractID string
-	// RequestID names the consumer's request for ever. Up to 64 characters of
+	// RequestID identifies the consumer's request for ever. Up to 64 characters of
 	// letters, digits, dots, hyphens and underscores.
 	RequestID string
 	// Revision counts from 1.
 	Revision uint64
-	// Previous is the hash of the revision before; zero for the first.
+	// Previous is the hash of the revision before, zero for the first.
 	Previous Hash
 
 	Consumer Party
@@ -94,9 +93,9 @@ type Terms struct {
 // Clauses are what an offer and the contract that follows from it have in common: what is
 // granted, and on which terms.
 type Clauses struct {
-	// Resources is what the provider grants.
+	// Resources are what the provider grants.
 	Resources Resources
-	// Network says that a tunnel joins the two clusters.
+	// Network means that a tunnel joins the two clusters.
 	Network bool
 	// PodSecurity is the level that offloaded pods have to meet.
 	PodSecurity PodSecurity
@@ -104,29 +103,28 @@ type Clauses struct {
 	NodeLabels map[string]string
 	// Price is what use costs.
 	Price PriceList
-	// Renewable says that the provider means to renew the contract.
+	// Renewable means that the provider intends to renew the contract.
 	Renewable bool
 	// Notice is how long pods may run on when the provider ends the contract before
 	// its time, in whole seconds.
 	Notice time.Duration
 	// StatementPeriod is how long each statement of use covers, in whole seconds;
-	// zero if none are made.
+	// zero if no statements are made.
 	StatementPeriod time.Duration
-	// Exposure is what of each other the two clusters' pods reach.
+	// Exposure is which pods and services of the two clusters reach each other.
 	Exposure string
-	// Pool is what the provider calls these nodes, where the consumer asked for them by that name.
+	// Pool is the provider's name of these nodes, if the consumer asked for them by it.
 	Pool string
 	// NodeSelector are labels of the nodes on which offloaded pods run.
 	NodeSelector map[string]string
 	// RuntimeClasses are those that offloaded pods may name, sorted.
 	RuntimeClasses []string
-	// LimitRange is what containers have that say nothing, and between which amounts they have to
-	// be. It stays as long as the contract, through all of its revisions: else two pods that are
-	// alike at home would count differently.
+	// LimitRange has the defaults and bounds of containers. It is the same in all revisions of the
+	// contract: otherwise two pods that are equal at home would count differently.
 	LimitRange LimitRange
 }
 
-// Differs says in what other clauses differ from these; empty is in nothing.
+// Differs returns the first difference of other clauses from these, or nothing if they are equal.
 func (c Clauses) Differs(other Clauses) string {
 	own, others := c.Resources.Strings(), other.Resources.Strings()
 	for _, name := range slices.Sorted(maps.Keys(others)) {
@@ -163,21 +161,20 @@ func (c Clauses) Differs(other Clauses) string {
 	return ""
 }
 
-// What of each other the two clusters' pods reach.
+// Values of Clauses.Exposure.
 const (
-	// ExposureOffloaded is offloaded pods and the services of their namespaces, nothing
-	// else.
+	// ExposureOffloaded is only offloaded pods and the services of their namespaces.
 	ExposureOffloaded = "Offloaded"
-	// ExposureExported adds for the consumer's pods those Services of the provider that
-	// its policy exports to the consumer, on their own ports. Which these are is the
-	// provider's to say at any time: that they may be imported is what is signed.
+	// ExposureExported adds, for the consumer's pods, the Services that the provider's policy
+	// exports to the consumer, on their own ports. The provider can change at any time which these
+	// are; what is signed is that they may be imported.
 	ExposureExported = "OffloadedAndExported"
 )
 
 // PayloadType is the type of a contract's payload, in its envelope.
 const PayloadType = "application/vnd.entente.contract.v1+json"
 
-// jsonTerms is Terms as written. Fields are in the order of their JSON names,
+// jsonTerms is the JSON of Terms. Fields are in the order of their JSON names,
 // so that encoding/json gives the canonical form.
 type jsonTerms struct {
 	Consumer        jsonParty         `json:"consumer"`
@@ -227,7 +224,7 @@ func (j jsonParty) party() Party {
 
 // Marshal writes the terms in their only form, which is that of RFC 8785: no
 // white space, names sorted, times as RFC 3339 in UTC, amounts in canonical form,
-// nothing left out but a limit range that says nothing and a pool that nobody named. It fails if the terms are not valid.
+// nothing left out but an empty limit range and an empty pool. It fails if the terms are not valid.
 func (t Terms) Marshal() ([]byte, error) {
 	if err := t.Check(); err != nil {
 		return nil, fmt.Errorf("encode terms: %w", err)
@@ -261,16 +258,14 @@ func (t Terms) Marshal() ([]byte, error) {
 	return b, nil
 }
 
-// ParseTerms reads what Marshal wrote, and nothing else. Whoever signs must have
-// understood every word, and two readers must never understand two things; what a
-// later version adds comes with a payload type of its own.
+// ParseTerms reads only what Marshal wrote. A signer must know every field, and all readers must
+// read the same; so what a later version adds has a payload type of its own.
 func ParseTerms(payload []byte) (Terms, error) {
 	return parsePayload("terms", payload, MaxPayload, jsonTerms.terms)
 }
 
-// parsePayload reads what a value's Marshal wrote, and nothing else: a payload that is not
-// byte for byte what that would write is refused. So a name that is unknown, written twice
-// or in another case is refused too.
+// parsePayload reads only what a value's Marshal wrote: a payload that differs from that in any
+// byte is refused. So a name that is unknown, repeated or in another case is refused too.
 func parsePayload[J any, T interface{ Marshal() ([]byte, error) }](what string, payload []byte, limit int, value func(J) (T, error)) (out T, err error) {
 	if len(payload) > limit {
 		return out, fmt.Errorf("%s: %d bytes, more than %d", what, len(payload), limit)
@@ -332,7 +327,7 @@ func (j jsonTerms) terms() (Terms, error) {
 	return t, nil
 }
 
-// Check says what is wrong with the terms, if anything. It looks at no clock.
+// Check returns what is wrong with the terms, if anything. It does not use the current time.
 func (t Terms) Check() error {
 	for _, check := range []func() error{t.checkNames, t.checkParties, t.checkTimes, t.checkAmounts, t.checkConditions} {
 		if err := check(); err != nil {
@@ -429,7 +424,7 @@ func (t Terms) checkConditions() error {
 // maxUnix is the end of the year 9999, the last that RFC 3339 can write.
 const maxUnix = 253402300799
 
-// wholeSecond says whether a time can be written in a payload.
+// wholeSecond reports whether a time can be written in a payload.
 func wholeSecond(t time.Time) bool {
 	return t.Location() == time.UTC && t.Nanosecond() == 0 && t.Unix() > 0 && t.Unix() <= maxUnix
 }
@@ -443,8 +438,8 @@ func duration(seconds int64) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// payloadHash is what a later revision names as its previous one: the SHA-256 of
-// the payload's bytes.
+// payloadHash is the SHA-256 of the payload's bytes, by which a later revision names its previous
+// one.
 func payloadHash(payload []byte) Hash { return Hash(sha256.Sum256(payload)) }
 
 // Party returns the side that has a role.
@@ -455,7 +450,7 @@ func (t Terms) Party(r Role) Party {
 	return t.Provider
 }
 
-// RoleOf returns the part that a cluster has, or false if it has none.
+// RoleOf returns the role of a cluster, or false if it is not a party.
 func (t Terms) RoleOf(id ClusterID) (Role, bool) {
 	switch id {
 	case t.Consumer.ID:
@@ -497,7 +492,7 @@ func CheckNodeLabels(labels map[string]string) error { return checkLabels(labels
 // are chosen.
 func CheckNodeSelector(labels map[string]string) error { return checkLabels(labels, MaxNodeSelector) }
 
-// CheckPool checks the name of a pool of nodes: none, or a DNS label.
+// CheckPool checks the name of a pool of nodes: empty, or a DNS label.
 func CheckPool(name string) error {
 	if name == "" || len(name) <= MaxPoolNameLen && isLabel(lower+digits, name) {
 		return nil
@@ -506,7 +501,7 @@ func CheckPool(name string) error {
 }
 
 // CheckClasses checks names of runtime classes or storage classes: DNS
-// subdomains, in order, none twice.
+// subdomains, sorted, each once.
 func CheckClasses(names []string) error {
 	if len(names) > MaxClasses {
 		return fmt.Errorf("%d classes, more than %d", len(names), MaxClasses)
@@ -516,7 +511,7 @@ func CheckClasses(names []string) error {
 			return fmt.Errorf("class %.64q: its name is not a lower-case DNS name", name)
 		}
 		if i > 0 && names[i-1] >= name {
-			return fmt.Errorf("class %s: it is there twice, or not in its place", name)
+			return fmt.Errorf("class %s: it is repeated, or not in order", name)
 		}
 	}
 	return nil
@@ -534,7 +529,7 @@ func checkLabels(labels map[string]string, limit int) error {
 			return fmt.Errorf("node label %q: %w", k, err)
 		}
 		if len(v) > MaxLabelValueLen || v != "" && !isName(v) {
-			return fmt.Errorf("node label %q: its value is not one of a Kubernetes label", k)
+			return fmt.Errorf("node label %q: its value is not valid in Kubernetes", k)
 		}
 	}
 	return nil
@@ -556,8 +551,7 @@ func checkQualifiedName(s string) error {
 	return nil
 }
 
-// isName says whether s begins and ends with a letter or digit and has only name
-// characters.
+// isName reports whether s begins and ends with a letter or digit and has only name characters.
 func isName(s string) bool {
 	return s != "" && onlyNameChars(s) && !strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_")
 }

@@ -37,10 +37,10 @@ const (
 	letters = lower + upper
 )
 
-// only says whether a text has no other characters than some.
+// only reports whether a text has no other characters than these.
 func only(characters, s string) bool { return strings.Trim(s, characters) == "" }
 
-// isLabel is only, and hyphens within.
+// isLabel is only, but allows inner hyphens.
 func isLabel(characters, s string) bool {
 	return only(characters+"-", s) && !strings.HasPrefix(s, "-") && !strings.HasSuffix(s, "-")
 }

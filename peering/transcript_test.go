@@ -14,7 +14,7 @@ import (
 
 // TestTranscripts plays the scripts in testdata/transcripts: a consumer and a provider,
 // each with its own copy of the contract, keys and clock, and what happens, line by
-// line. Their decisions are those of this package. To write what they say now:
+// line. Their decisions are those of this package. To rewrite them with the current results:
 //
 //	go test ./peering -run Transcripts -rewrite
 //
@@ -26,8 +26,10 @@ import (
 //	drop, repeat [to=…] [n=N]                            it is lost, or arrives and is under way still
 //	wait     for=D                                       time goes by, on both clocks
 //	skew     by=D                                        the consumer's clock is so far ahead
-//	state    of=consumer|provider                        it says what it holds
-//	end, drain of=… [grace=D]                            it ends the contract, at once or when what runs has left
+//	state    of=consumer|provider                        it reports its state
+//
+// end, drain of=… [grace=D] it ends the contract, at once or once its pods are gone
+//
 //	left     of=…                                        nothing runs any more
 //	restart  of=…                                        it forgets what is not stored
 //	forge    of=…                                        the next message from it is changed on the way
@@ -36,14 +38,14 @@ func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := newStage(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			s.said = nil
+			s.lines = nil
 			s.play(t, d)
-			if len(s.said) == 0 {
+			if len(s.lines) == 0 {
 				return "nothing changes"
 			}
 			return strings.NewReplacer(
 				string(s.consumer.cluster.party.ID), "the consumer", string(s.provider.cluster.party.ID), "the provider",
-			).Replace(strings.Join(s.said, "\n"))
+			).Replace(strings.Join(s.lines, "\n"))
 		})
 	})
 }
@@ -72,13 +74,13 @@ type stage struct {
 	now                time.Time
 	consumer, provider side
 	policy             Policy
-	// offer is what the provider holds for the consumer until validUntil.
+	// offer is what the provider reserves for the consumer until validUntil.
 	offer      *Terms
 	validUntil time.Time
 	contracts  int
 	letters    []letter
 	forge      Role
-	said       []string
+	lines      []string
 }
 
 func newStage(t *testing.T) *stage {
@@ -89,8 +91,8 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-func (s *stage) say(format string, args ...any) {
-	s.said = append(s.said, fmt.Sprintf(format, args...))
+func (s *stage) print(format string, args ...any) {
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
 // name returns a role as the scripts have it.
@@ -108,20 +110,20 @@ func (s *stage) clock(r Role) time.Time { return s.now.Add(s.of(r).skew) }
 // send puts a message under way.
 func (s *stage) send(from Role, take func(), format string, args ...any) {
 	l := letter{from, fmt.Sprintf(format, args...), take}
-	s.say("%s → %s: %s", name(from), name(from.Other()), l.name)
+	s.print("%s → %s: %s", name(from), name(from.Other()), l.name)
 	s.letters = append(s.letters, l)
 }
 
-// at tells a moment as time since the beginning.
+// at writes a moment as time since the beginning.
 func at(t time.Time) string { return "+" + t.Sub(t0).String() }
 
-// apply applies an event to a side's contract, and tells what became of it.
+// apply applies an event to a side's contract, and writes the result.
 func (s *stage) apply(r Role, e Event) bool {
 	side := s.of(r)
 	before := side.contract
 	after, err := before.Apply(e)
 	if err != nil {
-		s.say("%s refuses: %v", name(r), err)
+		s.print("%s refuses: %v", name(r), err)
 		return false
 	}
 	side.contract = after
@@ -141,7 +143,7 @@ func (s *stage) apply(r Role, e Event) bool {
 	if after.Reason != before.Reason {
 		text += ", " + after.Reason.String()
 	}
-	s.say("%s", text)
+	s.print("%s", text)
 	return true
 }
 
@@ -180,7 +182,7 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 			s.policy.Duration = l
 		}
 	case "ask":
-		s.ask(Ask{RequestID: "r", Resources: cores(), Duration: length("for"), Network: true, ContractID: s.consumer.held()})
+		s.ask(Ask{RequestID: "r", Resources: cores(), Duration: length("for"), Network: true, ContractID: s.consumer.inForce()})
 	case "deliver", "drop", "repeat":
 		s.deliver(t, d)
 	case "wait":
@@ -190,7 +192,7 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 		}
 		if s.offer != nil && !s.clock(Provider).Before(s.validUntil) {
 			s.offer = nil
-			s.say("provider: the offer lapsed, and what it held is free")
+			s.print("provider: the offer expired, and what it reserved is free")
 		}
 	case "skew":
 		s.consumer.skew = length("by")
@@ -205,18 +207,18 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 	case "restart":
 		if role == Provider && s.offer != nil {
 			s.offer = nil
-			s.say("provider: its offer is forgotten")
+			s.print("provider: its offer is forgotten")
 		}
 		if side := s.of(role); side.contract.State != Nothing {
 			side.contract = Restore(side.terms, side.envelope.Hash(), role, stored(side.contract))
-			s.say("%s: %s, revision %d, as it was stored", name(role), side.contract.State, side.contract.Revision)
+			s.print("%s: %s, revision %d, as it was stored", name(role), side.contract.State, side.contract.Revision)
 		}
 	case "forge":
 		s.forge = role
 	case "wants":
 		for _, r := range []Role{Consumer, Provider} {
 			c := s.of(r).contract
-			s.say("%s, %s: %s", name(r), c.State, wanted(c, s.clock(r)))
+			s.print("%s, %s: %s", name(r), c.State, wanted(c, s.clock(r)))
 		}
 	default:
 		d.Fatalf(t, "there is no command %s", d.Cmd)
@@ -226,7 +228,7 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 // wanted names what is wanted.
 func wanted(c Contract, now time.Time) string {
 	var out []string
-	for field, value := range reflect.ValueOf(c.Wants()).Fields() {
+	for field, value := range reflect.ValueOf(c.Desired()).Fields() {
 		if value.Bool() {
 			out = append(out, field.Name)
 		}
@@ -245,7 +247,7 @@ func (s *stage) role(t *testing.T, d *datadriven.TestData, key string) Role {
 			return r
 		}
 	}
-	d.Fatalf(t, "%s=%s: say consumer or provider", key, text)
+	d.Fatalf(t, "%s=%s: want consumer or provider", key, text)
 	return 0
 }
 
@@ -269,15 +271,15 @@ func (s *stage) deliver(t *testing.T, d *datadriven.TestData) {
 	})
 	for _, l := range now {
 		if d.Cmd == "drop" {
-			s.say("lost: %s", l.name)
+			s.print("lost: %s", l.name)
 			continue
 		}
 		l.take()
 	}
 }
 
-// held is the ID of the contract that a side holds, if it is in force.
-func (s *side) held() string {
+// inForce is the ID of a side's contract, if it is in force.
+func (s *side) inForce() string {
 	if s.contract.State != Active {
 		return ""
 	}
@@ -305,7 +307,7 @@ func askText(a Ask) string {
 // decide is the provider's answer to an ask.
 func (s *stage) decide(ask Ask) {
 	have := Capacity{Free: Resources{"cpu": Whole(8), Pods: Whole(110)}}
-	if c := s.provider.contract; c.Wants().Capacity && ask.ContractID != c.ID {
+	if c := s.provider.contract; c.Desired().Capacity && ask.ContractID != c.ID {
 		have.Reserved = s.provider.terms.Resources
 		have.ReservedByPolicy, have.ReservedForPeer = have.Reserved, have.Reserved
 	}
@@ -322,7 +324,7 @@ func (s *stage) decide(ask Ask) {
 	}
 	if c := s.provider.contract; ask.ContractID != "" {
 		if c.State != Active || c.ID != ask.ContractID {
-			s.send(Provider, func() {}, "no: contract %s is over", ask.ContractID)
+			s.send(Provider, func() {}, "no: contract %s has ended", ask.ContractID)
 			return
 		}
 		terms.Revision, terms.Previous = c.Revision+1, c.Hash
@@ -343,7 +345,7 @@ func (s *stage) sign(t Terms) {
 	s.send(Consumer, func() { s.countersign(e) }, "SignContract %s revision %d, signed by the consumer", t.ContractID, t.Revision)
 }
 
-// changed is an envelope as it arrives, if somebody changes it on the way.
+// changed is an envelope as it arrives, if it is forged on the way.
 func (s *stage) changed(from Role, e Envelope) Envelope {
 	if s.forge != from {
 		return e
@@ -357,7 +359,7 @@ func (s *stage) changed(from Role, e Envelope) Envelope {
 func (s *stage) countersign(e Envelope) {
 	terms, err := s.changed(Consumer, e).VerifyConsumer()
 	if err != nil {
-		s.say("provider refuses: %v", err)
+		s.print("provider refuses: %v", err)
 		return
 	}
 	p := &s.provider
@@ -376,17 +378,17 @@ func (s *stage) countersign(e Envelope) {
 	}
 }
 
-// answer sends the revision that the provider holds.
+// answer sends the revision that the provider has.
 func (s *stage) answer() {
 	e := s.provider.envelope
 	s.send(Provider, func() { s.adopt(Consumer, e) }, "%s revision %d, signed by both", s.provider.contract.ID, s.provider.contract.Revision)
 }
 
-// adopt takes over what both signed.
+// adopt applies what both signed.
 func (s *stage) adopt(r Role, e Envelope) {
 	terms, err := s.changed(r.Other(), e).Verify()
 	if err != nil {
-		s.say("%s refuses: %v", name(r), err)
+		s.print("%s refuses: %v", name(r), err)
 		return
 	}
 	if side := s.of(r); s.apply(r, Countersigned{r, terms, e.Hash(), s.clock(r)}) {
@@ -394,32 +396,32 @@ func (s *stage) adopt(r Role, e Envelope) {
 	}
 }
 
-// state has a side say what it holds.
+// state sends a side's state.
 func (s *stage) state(r Role) {
 	c := s.of(r).contract
 	if c.State == Nothing {
-		s.say("%s holds nothing to speak of", name(r))
+		s.print("%s has no contract to report", name(r))
 		return
 	}
 	text := fmt.Sprintf("state: %s revision %d %s", c.ID, c.Revision, c.Phase())
-	e := PeerSaid{Revision: c.Revision, Phase: c.Phase()}
+	e := PeerReported{Revision: c.Revision, Phase: c.Phase()}
 	if c.State == Draining {
 		// The other side reckons with the difference of the clocks.
 		e.DrainUntil = c.DrainUntil.Add(s.of(r.Other()).skew - s.of(r).skew)
 		text += " until " + at(c.DrainUntil)
 	}
-	s.send(r, func() { s.hear(r.Other(), e) }, "%s", text)
+	s.send(r, func() { s.receive(r.Other(), e) }, "%s", text)
 }
 
-// hear is what a side does when the other says what it holds: it fetches what it missed.
-func (s *stage) hear(r Role, e PeerSaid) {
+// receive is what a side does with the other's state: it fetches what it missed.
+func (s *stage) receive(r Role, e PeerReported) {
 	e.Now = s.clock(r)
 	s.apply(r, e)
 	if c := s.of(r).contract; e.Revision > c.Revision && c.State != Closed {
 		from := s.of(r.Other())
-		held := from.envelope
+		envelope := from.envelope
 		s.send(r, func() {
-			s.send(r.Other(), func() { s.adopt(r, held) }, "%s revision %d, signed by both", from.contract.ID, from.contract.Revision)
+			s.send(r.Other(), func() { s.adopt(r, envelope) }, "%s revision %d, signed by both", from.contract.ID, from.contract.Revision)
 		}, "GetContract %s", from.contract.ID)
 	}
 }

@@ -14,14 +14,14 @@ import (
 
 // UnitSeconds is an amount of a resource times how long it was in use, exact to
 // the millionth of a unit-second: thousandths of a unit times milliseconds. It is
-// comparable with ==. It stops at 2^128-1 millionths, more than anything that has
-// a Quantity uses in the life of a contract.
+// comparable with ==. Its limit is 2^128-1 millionths, more than any Quantity can come to in the
+// life of a contract.
 type UnitSeconds struct{ hi, lo uint64 }
 
 // unitSecond is one unit-second.
 const unitSecond = 1_000_000
 
-// unitSecondPlaces is how many places after the point that is.
+// unitSecondPlaces is how many places after the point a UnitSeconds has.
 const unitSecondPlaces = 6
 
 func unitSecondsOf(q Quantity, d time.Duration) UnitSeconds {
@@ -44,7 +44,7 @@ func (u UnitSeconds) big() *big.Int {
 	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(u.lo))
 }
 
-// ParseUnitSeconds reads what String wrote, and nothing else.
+// ParseUnitSeconds reads only what String wrote.
 func ParseUnitSeconds(s string) (UnitSeconds, error) {
 	if s == "" || len(s) > MaxUnitSecondsLen {
 		return UnitSeconds{}, fmt.Errorf("use has %d characters, want 1 to %d", len(s), MaxUnitSecondsLen)
@@ -81,7 +81,7 @@ func fixed(n *big.Int, places int) string {
 	return whole + "." + fraction
 }
 
-// IsZero says whether nothing was used.
+// IsZero reports whether nothing was used.
 func (u UnitSeconds) IsZero() bool { return u == UnitSeconds{} }
 
 // Add returns the sum.
@@ -102,7 +102,7 @@ func (u *UnitSeconds) UnmarshalText(b []byte) error {
 	return readText(u, b, ParseUnitSeconds)
 }
 
-// Usage is what was used of some resources. What was not used is not in it.
+// Usage is how much was used, by resource. Resources that were not used are missing.
 type Usage map[string]UnitSeconds
 
 // ParseUsage reads what Strings wrote, and checks names and their number.
@@ -121,7 +121,7 @@ func ParseUsage(m map[string]string) (Usage, error) {
 	return u, u.Check()
 }
 
-// Check says what is wrong with the names, if anything.
+// Check returns what is wrong with the names, if anything.
 func (u Usage) Check() error {
 	if len(u) > MaxResources {
 		return fmt.Errorf("use of %d resources, more than %d", len(u), MaxResources)
@@ -172,10 +172,10 @@ func (u Usage) Add(o Usage) Usage {
 	return sum
 }
 
-// Equal says whether the same was used.
+// Equal reports whether the same was used.
 func (u Usage) Equal(o Usage) bool { return maps.Equal(u, o) }
 
-// With returns what was used when r was in use for d besides.
+// With returns the use plus that of r for d.
 func (u Usage) With(r Resources, d time.Duration) Usage {
 	more := Usage{}
 	for name, q := range r {

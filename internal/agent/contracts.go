@@ -113,7 +113,7 @@ func (c *contractCache) peer(id string) peering.ClusterID {
 
 func (c *contractCache) granted(id string) (offload.Contract, bool) {
 	stored, contract, terms, ok := c.state(id)
-	if !ok || !contract.Wants().Capacity {
+	if !ok || !contract.Desired().Capacity {
 		return offload.Contract{}, false
 	}
 	resources, err := store.ResourceList(terms.Resources)

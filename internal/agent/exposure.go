@@ -40,7 +40,7 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 	}
 	for i := range contracts {
 		c := &contracts[i]
-		if !store.Unverified(c).Wants().Tunnel {
+		if !store.Unverified(c).Desired().Tunnel {
 			continue
 		}
 		open, known := a.exposedBy(c, own)

@@ -68,7 +68,7 @@ func (c *contractCache) mayImport(peer peering.ClusterID, id string) error {
 	switch {
 	case !ok || terms.Consumer.ID != peer:
 		return peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with the caller here; ask for a new one", id)
-	case !contract.Wants().Tunnel:
+	case !contract.Desired().Tunnel:
 		return peering.Errorf(peering.ReasonContractClosed, "contract %s is closed; ask for a new one", id)
 	case terms.Exposure != peering.ExposureExported:
 		return peering.Errorf(peering.ReasonPolicyRefused, "contract %s does not allow imports of Services; one that is made or renewed while the provider's policy exports some does", id)

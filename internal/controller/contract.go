@@ -325,7 +325,7 @@ func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored
 	if err != nil {
 		return err
 	}
-	value, _ = value.Apply(peering.PeerSaid{Revision: value.Revision, Phase: peering.PhaseDraining, DrainUntil: ownClock(fc, drainUntil), Now: now})
+	value, _ = value.Apply(peering.PeerReported{Revision: value.Revision, Phase: peering.PhaseDraining, DrainUntil: ownClock(fc, drainUntil), Now: now})
 	before := stored.DeepCopy()
 	store.WriteState(stored, value)
 	if equality.Semantic.DeepEqual(before.Status, stored.Status) {
@@ -430,7 +430,7 @@ func requestByID(ctx context.Context, reader client.Reader, id string) (*v1alpha
 }
 
 func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
-	if !c.Wants().Capacity {
+	if !c.Desired().Capacity {
 		gone, err := r.Offloaded.Close(ctx, stored)
 		if err != nil {
 			return 0, nil, fmt.Errorf("close contract %s: %w", stored.Name, err)

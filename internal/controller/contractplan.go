@@ -73,9 +73,9 @@ func planContract(s *contractSnapshot) contractPlan {
 	if end := asksForEnd(s); end != nil {
 		events = append(events, end)
 	}
-	var e peering.PeerSaid
+	var e peering.PeerReported
 	if report != nil {
-		e = peering.PeerSaid{Revision: uint64(max(report.Revision, 0)), Phase: peering.ParsePhase(report.Phase), Now: s.now}
+		e = peering.PeerReported{Revision: uint64(max(report.Revision, 0)), Phase: peering.ParsePhase(report.Phase), Now: s.now}
 		until := ownClock(s.peer, store.TimeOf(report.DrainUntil))
 		if s.contract.State != peering.Draining {
 			e.DrainUntil = until
@@ -105,7 +105,7 @@ func asksForEnd(s *contractSnapshot) peering.Event {
 	c := s.contract
 	switch how := s.stored.Spec.Termination; {
 	case how == v1alpha1.TerminatePeer:
-		return peering.PeerSaid{Revision: c.Revision, Phase: peering.PhaseClosed, Now: s.now}
+		return peering.PeerReported{Revision: c.Revision, Phase: peering.PhaseClosed, Now: s.now}
 	case how == v1alpha1.TerminateNow, !s.stored.DeletionTimestamp.IsZero(), s.peer == nil:
 		return peering.Terminate{By: c.Role, Mode: peering.Now, Now: s.now}
 	case how == v1alpha1.TerminateDrain && c.Role == peering.Provider:
@@ -138,12 +138,12 @@ type nodePlan struct {
 // planNode decides about the virtual node of a contract. left is how many pods the API server shows on it: the
 // node's own count begins at zero after a restart.
 func planNode(c peering.Contract, left int, now time.Time) nodePlan {
-	wants := c.Wants()
+	wants := c.Desired()
 	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: c.Evicts(now)}
 	if c.State == peering.Draining && left == 0 {
 		c, _ = c.Apply(peering.Drained{Now: now})
 	}
-	plan.contract, plan.remove = c, !c.Wants().Node
+	plan.contract, plan.remove = c, !c.Desired().Node
 	switch {
 	case plan.evict:
 		plan.again = removalPoll

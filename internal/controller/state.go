@@ -451,4 +451,4 @@ func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 	return out
 }
 
-func wantsTunnel(c v1alpha1.Contract) bool { return store.Unverified(&c).Wants().Tunnel }
+func wantsTunnel(c v1alpha1.Contract) bool { return store.Unverified(&c).Desired().Tunnel }

@@ -869,7 +869,7 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: peering.ReasonPolicyRefused, message: "at most cpu 2"},
 		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: day},
 		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3, pods=110", lasts: left},
-		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: peering.ReasonPolicyRefused, message: "at most cpu 5, of which it holds cpu 0"},
+		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: peering.ReasonPolicyRefused, message: "at most cpu 5, of which it has cpu 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

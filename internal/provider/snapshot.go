@@ -157,7 +157,7 @@ func (p *Provider) reservations() ([]market.Reservation, error) {
 	out := make([]market.Reservation, 0, len(p.snapshot.contracts)+len(p.advertised))
 	for _, name := range slices.Sorted(maps.Keys(p.snapshot.contracts)) {
 		c := p.snapshot.contracts[name]
-		if !store.Unverified(c).Wants().Capacity {
+		if !store.Unverified(c).Desired().Capacity {
 			continue
 		}
 		amounts, err := store.Resources(c.Spec.Resources)

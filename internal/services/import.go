@@ -89,7 +89,7 @@ func Passes(fc *api.ForeignCluster) bool {
 
 // ImportsBy reports whether this cluster may import by a contract.
 func ImportsBy(c *api.Contract) bool {
-	return c.Spec.Role == api.ContractConsumer && c.Spec.Exposure == peering.ExposureExported && store.Unverified(c).Wants().Tunnel
+	return c.Spec.Role == api.ContractConsumer && c.Spec.Exposure == peering.ExposureExported && store.Unverified(c).Desired().Tunnel
 }
 
 // of returns the ImportedServices from a ForeignCluster.

@@ -1,5 +1,6 @@
 // Package session keeps one connection to each peer, whichever side could dial it, and carries
 // gRPC over it in both directions.
+//
 // One TCP port serves two application protocols of TLS 1.3:
 //
 //	entente/1  a session: yamux over TLS. Each side opens streams, and answers
@@ -20,5 +21,6 @@
 // Of two sessions between the same clusters, as when both dial at once, the one
 // that the lower cluster ID dialled stays. A session that does not answer a ping
 // counts as gone in that comparison.
+//
 // Other packages decide what the sessions carry and which peers are trusted.
 package session

@@ -15,7 +15,7 @@ func Closed(c *v1alpha1.Contract) bool {
 // AcceptsNew reports whether new work and further revisions are accepted under a contract: it is in force, and
 // neither side asked for an end that its state does not show yet.
 func AcceptsNew(c *v1alpha1.Contract, contract peering.Contract) bool {
-	return contract.Wants().AcceptNew && c.Spec.Termination == "" && c.DeletionTimestamp.IsZero()
+	return contract.Desired().AcceptNew && c.Spec.Termination == "" && c.DeletionTimestamp.IsZero()
 }
 
 // EndedByPeer reports whether the peer ended a contract, by a call or by its state on the session.

@@ -22,7 +22,7 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 	if err != nil {
 		return "", err
 	}
-	tunnels := slices.ContainsFunc(contracts, func(contract v1alpha1.Contract) bool { return Unverified(&contract).Wants().Tunnel })
+	tunnels := slices.ContainsFunc(contracts, func(contract v1alpha1.Contract) bool { return Unverified(&contract).Desired().Tunnel })
 	fc, hint, _, err := place(ctx, c, nil, p.ID, identity.ClusterInfo{Name: p.Name}, name, func(fc *v1alpha1.ForeignCluster) error {
 		if tunnels && fc.Spec.InBand == nil {
 			return peering.Errorf(peering.ReasonPeeringExists,

@@ -148,7 +148,7 @@ func TestAStateReadsBackAsItWasWritten(t *testing.T) {
 		}
 	}
 	apply(peering.Tick{Now: start})
-	apply(peering.PeerSaid{Phase: peering.PhaseDraining, DrainUntil: start.Add(20 * time.Minute), Now: start.Add(time.Minute)})
+	apply(peering.PeerReported{Phase: peering.PhaseDraining, DrainUntil: start.Add(20 * time.Minute), Now: start.Add(time.Minute)})
 	if stored.Status.Reason != "EndedByPeer" || stored.Status.DrainUntil == nil || stored.Status.ClosedAt != nil {
 		t.Errorf("draining it is %+v", stored.Status)
 	}

@@ -7,6 +7,7 @@
 // size, count and form itself, whether or not an interceptor validated the
 // message before, because responses of a peer pass no interceptor. What it returns is canonical:
 // converting it to a message and back changes nothing.
+//
 // It has no connection and, except in Exports, no state; server and client have. Exports reads
 // one stream of changes: it keeps what it received before, within limits, for as long as the
 // call.

@@ -1,5 +1,6 @@
-// Package inband is what two clusters that do not reach each other need for a tunnel: the parameters
-// that their administrators exchange, and the preshared keys that follow from them.
+// Package inband has what two clusters whose agents do not reach each other need for a tunnel:
+// the parameters that their administrators exchange, and the preshared keys that follow from
+// them.
 package inband
 
 import (
@@ -12,20 +13,20 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Parameters is what a cluster's administrator gives another's for an in-band tunnel
-// between the two: there is no secret in it, and its ID says whom it may belong to.
+// Parameters are what a cluster's administrator sends to another's for an in-band tunnel between
+// the two. They have no secret, and the ID of the cluster to which they belong.
 type Parameters struct {
-	// ID is the cluster's, Name what it calls itself.
+	// ID is the cluster's ID, Name its own name.
 	ID   peering.ClusterID
 	Name string
 	// ExchangeKey is its public key for the tunnels' preshared keys.
 	ExchangeKey [32]byte
-	// Gateways is its nodes that speak WireGuard. Their overlay addresses follow from their
-	// names, and are not set.
+	// Gateways are its nodes with WireGuard. Their overlay addresses follow from their names, and
+	// are not set.
 	Gateways []peering.Gateway
 }
 
-// Check says what of the parameters cannot be used.
+// Check returns what is wrong with the parameters, if anything.
 func (p Parameters) Check() error {
 	switch {
 	case len(p.Gateways) == 0:
@@ -79,8 +80,8 @@ func NewExchange(self peering.ClusterID, secret []byte) (*Exchange, error) {
 // Public is the key that peers need.
 func (e *Exchange) Public() [32]byte { return [32]byte(e.private.PublicKey().Bytes()) }
 
-// PresharedKey is the key of the tunnel to a peer. It takes the secret of one of the two to
-// derive it.
+// PresharedKey is the key of the tunnel to a peer. It can only be derived with the secret of one
+// of the two.
 func (e *Exchange) PresharedKey(peer peering.ClusterID, theirs [32]byte) ([32]byte, error) {
 	var out [32]byte
 	public, err := ecdh.X25519().NewPublicKey(theirs[:])

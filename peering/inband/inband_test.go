@@ -16,7 +16,7 @@ func exchange(t *testing.T, id peering.ClusterID, secret string) *Exchange {
 	return e
 }
 
-func TestBothSidesDeriveTheSameKeyAndNobodyElse(t *testing.T) {
+func TestOnlyTheTwoSidesDeriveTheKey(t *testing.T) {
 	t.Parallel()
 	a, b, c := exchange(t, "a", "one"), exchange(t, "b", "two"), exchange(t, "c", "three")
 	derive := func(of *Exchange, peer peering.ClusterID, theirs [32]byte) [32]byte {
@@ -34,10 +34,10 @@ func TestBothSidesDeriveTheSameKeyAndNobodyElse(t *testing.T) {
 		t.Error("the public key is another one after a restart")
 	}
 	for name, other := range map[string][32]byte{
-		"of another pair":             derive(a, "c", c.Public()),
-		"of who copies a public key":  derive(a, "c", b.Public()),
-		"of another secret":           derive(c, "b", b.Public()),
-		"of the same secret and pair": derive(exchange(t, "c", "one"), "b", b.Public()),
+		"of another pair":                       derive(a, "c", c.Public()),
+		"of a cluster that copies a public key": derive(a, "c", b.Public()),
+		"of another secret":                     derive(c, "b", b.Public()),
+		"of the same secret and pair":           derive(exchange(t, "c", "one"), "b", b.Public()),
 	} {
 		if other == key {
 			t.Errorf("the key %s is the same", name)

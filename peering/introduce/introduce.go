@@ -1,5 +1,5 @@
-// Package introduce is what two clusters show each other, and people, when they introduce
-// themselves.
+// Package introduce has the commitment that two clusters exchange when they introduce themselves,
+// and the code that they show to people.
 package introduce
 
 import (
@@ -10,23 +10,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What keeps these hashes apart from every other SHA-256.
+// Prefixes that separate these hashes from every other SHA-256.
 const (
 	commitmentDomain = "entente introduction\x00"
 	codeDomain       = "entente code\x00"
 )
 
-// Commitment is what a cluster that introduces itself shows of its nonce before
-// it knows the other side's. It cannot open it to another nonce later.
+// Commitment is a hash of the nonce of a cluster that introduces itself, which it sends before it
+// knows the other side's. It cannot reveal another nonce later.
 func Commitment(id peering.ClusterID, nonce [32]byte) peering.Hash {
 	b := append([]byte(commitmentDomain), id...)
 	b = append(b, 0)
 	return peering.Hash(sha256.Sum256(append(b, nonce[:]...)))
 }
 
-// Code is the short authentication string of an introduction, six digits, for
-// people to compare. Both sides compute it from what they saw: somebody between
-// them has one guess in a million to make both see the same.
+// Code is the short authentication string of an introduction, six digits, for people to compare.
+// Both sides compute it from what they received: an attacker in the middle has one chance in a
+// million that both get the same.
 func Code(initiator peering.ClusterID, nonceI [32]byte, responder peering.ClusterID, nonceR [32]byte) string {
 	b := append([]byte(codeDomain), initiator...)
 	b = append(b, nonceI[:]...)

@@ -19,7 +19,7 @@ func TestIntroductionCode(t *testing.T) {
 		t.Errorf("code %s", got)
 	}
 	if Code(a, nonceA, b, nonceB) == Code(b, nonceB, a, nonceA) {
-		t.Error("the code does not tell who introduced itself")
+		t.Error("the code does not depend on which cluster introduced itself")
 	}
 	seen := map[string]bool{}
 	for i := range 200 {

@@ -1,5 +1,5 @@
-// Package jointoken has the one-time tokens by which two clusters come to trust each other: how one is
-// made, written and read, and kept out of what is shown.
+// Package jointoken has the one-time tokens by which two clusters come to trust each other: it
+// makes, writes and reads them, and redacts them from what is shown.
 package jointoken
 
 import (
@@ -18,48 +18,47 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Token is a one-time invitation: whoever presents its secret to the cluster
-// that made it is trusted by it, and trusts it. It is written as one line of
-// text, which Encode makes and Parse reads:
+// Token is a one-time invitation: a cluster that presents its secret to the cluster that made it
+// is trusted by that one, and trusts it. It is written as one line of text, by Encode, and read
+// by Parse:
 //
 //	ent1.<body, base64url without padding>.<checksum, 8 characters>
 //
 // The body is, in this order: the length of the ID (1 byte) and the ID, the
 // secret (32 bytes), the issuer's cluster ID (its 20 bytes), the expiry (8 bytes,
 // big endian, seconds since 1970), the number of endpoints (1 byte), and for each
-// its length (2 bytes, big endian) and itself.
+// its length (2 bytes, big endian) and its text.
 type Token struct {
-	// ID is public: it names the token in logs and lists. 1 to 32 characters of
-	// a-z and 0-9.
+	// ID is public: it identifies the token in logs and lists. 1 to 32 characters of a-z and 0-9.
 	ID string
-	// Secret is what the token is worth.
+	// Secret is the part that has to be presented to redeem the token.
 	Secret Secret
-	// Issuer is the cluster that made the token. It pins the key that the other end
-	// of the connection must hold.
+	// Issuer is the cluster that made the token. It pins the key that the other end of the
+	// connection must have.
 	Issuer peering.ClusterID
 	// Endpoints is where the issuer can be dialled, as host:port, best first.
 	Endpoints []string
-	// Expires is when the issuer no longer takes it, in whole seconds, UTC.
+	// Expires is when the issuer no longer accepts it, in whole seconds, UTC.
 	Expires time.Time
 }
 
-// Info is what can be shown of a token.
+// Info is the part of a token that can be shown.
 type Info struct {
 	// ID is its public part.
 	ID string
 	// Created is when it was made, Expires until when it can be redeemed.
 	Created, Expires time.Time
-	// RedeemedBy is the cluster that redeemed it; empty while nobody did.
+	// RedeemedBy is the cluster that redeemed it, if one did.
 	RedeemedBy peering.ClusterID
 }
 
-// Secret is a token's secret part, 256 random bits. It never shows itself: every
-// way of printing it gives "[redacted]". Convert it to read it.
+// Secret is a token's secret part, 256 random bits. Every way of printing it prints "[redacted]".
+// Convert it to read it.
 type Secret [32]byte
 
-// What Parse says of what it cannot read; look with errors.Is.
+// Errors of Parse; compare with errors.Is.
 var (
-	// ErrMalformed: this is no token at all, or its content makes no sense.
+	// ErrMalformed: this is not a token, or its content is not valid.
 	ErrMalformed = errors.New("not an Entente token")
 	// ErrTruncated: the end of the token is missing.
 	ErrTruncated = errors.New("token is cut off: copy the whole line")
@@ -76,7 +75,7 @@ const (
 	checksumBytes = 5
 	checksumLen   = 8
 	tokenIDBytes  = 10
-	// issuerBytes is what a cluster ID has behind its letters.
+	// issuerBytes is the length of a decoded cluster ID.
 	issuerBytes = 20
 	// maxUnix is the end of the year 9999, the last that RFC 3339 can write.
 	maxUnix = 253402300799
@@ -92,7 +91,7 @@ const (
 	lower  = "abcdefghijklmnopqrstuvwxyz"
 )
 
-// only says whether a text has no other characters than some.
+// only reports whether a text has no other characters than these.
 func only(characters, s string) bool { return strings.Trim(s, characters) == "" }
 
 // New makes a token with a random ID and secret. The expiry is cut to whole
@@ -135,8 +134,8 @@ func (t Token) check() error {
 	return nil
 }
 
-// Encode returns the token as text, secret included: show it once, to whom it is
-// for. It fails if a field is not well formed.
+// Encode returns the token as text, secret included: show it once, to the administrator who asked
+// for it. It fails if a field is not well formed.
 func (t Token) Encode() (string, error) {
 	if err := t.check(); err != nil {
 		return "", fmt.Errorf("encode token: %w", err)
@@ -158,7 +157,7 @@ func (t Token) Encode() (string, error) {
 	return s + "." + checksum(s), nil
 }
 
-// checksum is not a protection, it finds slips of copying.
+// checksum finds mistakes of copying. It is not a protection.
 func checksum(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return encoding.EncodeToString(sum[:checksumBytes])
@@ -233,13 +232,13 @@ func decode(b []byte) (Token, error) {
 		t.Endpoints = append(t.Endpoints, string(r.take(int(r.uint(2)))))
 	}
 	if r.short || len(r.rest) != 0 {
-		return Token{}, errors.New("body is shorter or longer than it says")
+		return Token{}, errors.New("body is shorter or longer than its lengths")
 	}
 	return t, t.check()
 }
 
-// reader takes fields from the front of a slice; short stays true once one did
-// not fit.
+// reader takes fields from the front of a slice. short stays true once the slice was too short
+// for a field.
 type reader struct {
 	rest  []byte
 	short bool
@@ -265,7 +264,7 @@ func (r *reader) uint(n int) uint64 {
 
 func (r *reader) byte() byte { return byte(r.uint(1)) }
 
-// String tells of the token without its secret. Encode gives the token itself.
+// String describes the token without its secret. Encode returns the token itself.
 func (t Token) String() string {
 	return fmt.Sprintf("token %s of %s, expires %s", t.ID, t.Issuer, t.Expires.Format(time.RFC3339))
 }
@@ -293,15 +292,15 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 // LogValue implements slog.LogValuer.
 func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// secretDomain keeps the hash of a secret apart from every other SHA-256.
+// secretDomain separates the hash of a secret from every other SHA-256.
 const secretDomain = "entente token secret\x00"
 
-// Hash returns what the issuer keeps of the secret. It cannot be redeemed.
+// Hash returns the hash of the secret that the issuer keeps. It cannot be redeemed.
 func (s Secret) Hash() peering.Hash {
 	return peering.Hash(sha256.Sum256(append([]byte(secretDomain), s[:]...)))
 }
 
-// Matches says whether h is the hash of the secret, in constant time.
+// Matches reports whether h is the hash of the secret, in constant time.
 func (s Secret) Matches(h peering.Hash) bool {
 	own := s.Hash()
 	return subtle.ConstantTimeCompare(own[:], h[:]) == 1
@@ -315,8 +314,8 @@ func ParseSecret(b []byte) (Secret, error) {
 	return Secret(b), nil
 }
 
-// Redact takes the secret out of what may have a token in it: people paste tokens
-// where names and other values belong, and those are logged and shown.
+// Redact removes the secret from a text that may have a token in it: people paste tokens in place
+// of names and other values, which are logged and shown.
 func Redact(s string) string {
 	for from := 0; ; {
 		i := strings.Index(s[from:], tokenScheme)

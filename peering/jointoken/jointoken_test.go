@@ -74,7 +74,7 @@ func TestTwoTokensShareNothing(t *testing.T) {
 	}
 }
 
-func TestEveryCutOfATokenIsCalledOne(t *testing.T) {
+func TestEveryCutOfATokenIsReportedAsCut(t *testing.T) {
 	text := encode(t, testToken(t))
 	for n := 1; n < len(text); n++ {
 		if _, err := Parse(text[:n]); !errors.Is(err, ErrTruncated) {
@@ -114,7 +114,7 @@ func TestMalformedTokensAreRefused(t *testing.T) {
 		{"a Kubernetes bootstrap token", "abcdef.0123456789abcdef", ErrMalformed},
 		{"a later version", "ent2" + text[4:], ErrVersion},
 		{"a much later version", "ent17.x.y", ErrVersion},
-		{"a version that is no number", "entX.x.y", ErrMalformed},
+		{"a version that is not a number", "entX.x.y", ErrMalformed},
 		{"too long", text + strings.Repeat("a", MaxLen), ErrMalformed},
 		{"far too long, white space", strings.Repeat(" ", 3*MaxLen), ErrMalformed},
 		{"text after the checksum", text + "aaaa", ErrChecksum},
@@ -213,7 +213,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// FuzzDecodeToken goes behind the checksum, which keeps a fuzzer out.
+// FuzzDecodeToken fuzzes the body without the checksum, which a fuzzer does not get past.
 func FuzzDecodeToken(f *testing.F) {
 	_, rest, _ := strings.Cut(encode(f, testToken(f)), ".")
 	body, _, _ := strings.Cut(rest, ".")

@@ -7,18 +7,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Meter counts use, period by period. It is a value; what it was at the last
-// observation is all that has to be kept.
+// Meter counts use, period by period. It is a value; only its value at the last observation has
+// to be kept.
 type Meter struct {
 	// Since is when the current period began, in whole seconds.
 	Since time.Time
-	// Period is how long each lasts, in whole seconds.
+	// Period is how long each period lasts, in whole seconds.
 	Period time.Duration
 	// Sequence is how many periods have ended.
 	Sequence uint64
-	// Until is up to when it counted, in whole milliseconds.
+	// Until is the time up to which it counted, in whole milliseconds.
 	Until time.Time
-	// Using is what was in use then.
+	// Using is what was in use at Until.
 	Using peering.Resources
 	// Used is what was used in the current period.
 	Used peering.Usage
@@ -32,29 +32,27 @@ type Period struct {
 	Used     peering.Usage
 }
 
-// New returns a meter that counts from begin on. A period below
-// peering.MinStatementPeriod counts as that.
+// New returns a meter that counts from begin on. A shorter period than peering.MinStatementPeriod
+// becomes that.
 func New(begin time.Time, period time.Duration) Meter {
 	begin = wholeSecond(begin)
 	return Meter{Since: begin, Period: max(period.Truncate(time.Second), peering.MinStatementPeriod), Until: begin}
 }
 
-// Observe says what is in use from now on. It counts what was in use since the
-// last observation and returns the periods that ended meanwhile, at most
-// peering.MaxPeriods: if as many as that are returned, observe again for the rest.
+// Observe sets what is in use from now on. It counts what was in use since the last observation
+// and returns the periods that ended meanwhile, at most peering.MaxPeriods: if it returns that
+// many, observe again for the rest.
 //
-// If the last observation is longer than peering.MaxSample ago nobody was watching. Then
-// of each resource the lesser of what was in use before and now counts, so that
-// what is counted was surely used. Time that goes back adds nothing, nor is
-// anything counted twice when it comes again.
+// If the last observation is longer ago than peering.MaxSample, the use in between is not known.
+// Then the lesser of the amounts in use before and now counts for each resource, so that what is
+// counted was surely used. Time that goes back adds nothing, and no time is counted twice.
 func (m Meter) Observe(now time.Time, using peering.Resources) (Meter, []Period) {
 	return m.count(meterTime(now), using)
 }
 
-// End is Observe at the end of what is counted: nothing is in use any more, and
-// the current period ends too, whole or not. To say it again returns nothing more.
-// The end is cut to whole seconds; if more than that was counted, it is the next
-// whole second after.
+// End is Observe at the end of metering: nothing is in use any more, and the current period ends
+// too, complete or not. Calling it again returns no more periods. The end is cut to whole
+// seconds; if more than that was counted, it is the next whole second.
 func (m Meter) End(at time.Time) (Meter, []Period) {
 	at = wholeSecond(at)
 	if at.Before(m.Until) {
@@ -76,7 +74,7 @@ func (m Meter) count(now time.Time, using peering.Resources) (Meter, []Period) {
 	var ended []Period
 	for m.Until.Before(now) {
 		if len(ended) == peering.MaxPeriods {
-			return m, ended // there is more to count, of what was in use until then
+			return m, ended // more periods are left to count, with the use up to then
 		}
 		to := m.end()
 		next := now
@@ -95,8 +93,8 @@ func (m Meter) count(now time.Time, using peering.Resources) (Meter, []Period) {
 	return m, ended
 }
 
-// end is when the current period ends. If periods became shorter meanwhile, it
-// ends with what was counted already.
+// end is when the current period ends. If periods became shorter meanwhile, it ends no earlier
+// than Until.
 func (m Meter) end() time.Time {
 	to := m.Since.Add(m.Period)
 	if to.Before(m.Until) {
@@ -129,6 +127,6 @@ func lesser(a, b peering.Resources) peering.Resources {
 // wholeSecond makes equal instants equal values.
 func wholeSecond(t time.Time) time.Time { return t.Round(0).UTC().Truncate(time.Second) }
 
-// meterTime makes times that differ by less than a millisecond the same, so that
-// counting in two steps gives what one gives.
+// meterTime makes times that differ by less than a millisecond the same, so that counting in two
+// steps has the same result as in one.
 func meterTime(t time.Time) time.Time { return t.Round(0).UTC().Truncate(time.Millisecond) }

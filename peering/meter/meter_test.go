@@ -56,7 +56,7 @@ func TestMeter(t *testing.T) {
 			nil, usage(t, "cpu", "0.000001"),
 		},
 		{
-			"two minutes are no gap",
+			"two minutes are not a gap",
 			[]observation{{0, r("cpu", "1")}, {2 * time.Minute, r("cpu", "5")}},
 			nil, usage(t, "cpu", "120"),
 		},
@@ -88,7 +88,7 @@ func TestMeter(t *testing.T) {
 			nil,
 		},
 		{
-			"periods in which nobody watched",
+			"periods without an observation",
 			[]observation{{0, r("cpu", "2")}, {150 * time.Minute, r("cpu", "1")}},
 			[]peering.Usage{usage(t, "cpu", "3600"), usage(t, "cpu", "3600")},
 			usage(t, "cpu", "1800"),
@@ -139,7 +139,7 @@ func TestMeterEnds(t *testing.T) {
 	if again, ended := m.End(at); len(ended) != 0 || again.Sequence != 2 {
 		t.Errorf("ended again: %+v", ended)
 	}
-	// An end that is heard of late is not before what was counted.
+	// An end that is observed late is not before what was counted.
 	m, _ = meter.New(begin, time.Hour).Observe(begin, using)
 	m, _ = m.Observe(begin.Add(90*time.Second+time.Millisecond), using)
 	m, ended = m.End(begin.Add(time.Minute))
@@ -214,7 +214,7 @@ func TestMeterWithAnotherPeriod(t *testing.T) {
 	}
 }
 
-// drawUse draws what is in use, in steps that are no gap.
+// drawUse draws what is in use, in steps without a gap.
 func drawUse(rt *rapid.T, steps int) []observation {
 	var list []observation
 	at := time.Duration(0)
@@ -259,8 +259,8 @@ func equalPeriods(a, b []meter.Period) error {
 	return nil
 }
 
-// However often and whenever somebody looks, the same is counted, and it is the
-// sum of amounts times time.
+// The count does not depend on when and how often it is observed: it is the sum of amounts times
+// time.
 func TestMeterDoesNotDependOnWhenItIsRead(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		list := drawUse(rt, rapid.IntRange(1, 20).Draw(rt, "steps"))
@@ -270,7 +270,7 @@ func TestMeterDoesNotDependOnWhenItIsRead(t *testing.T) {
 			if i+1 == len(list) {
 				break
 			}
-			for range rapid.IntRange(0, 3).Draw(rt, "looks") {
+			for range rapid.IntRange(0, 3).Draw(rt, "observations") {
 				at := rapid.Int64Range(int64(split[len(split)-1].after), int64(list[i+1].after)).Draw(rt, "at")
 				split = append(split, observation{time.Duration(at), o.using})
 			}
@@ -319,9 +319,9 @@ func TestRestoredMeterNeverCountsTwice(t *testing.T) {
 		list := drawUse(rt, rapid.IntRange(1, 30).Draw(rt, "steps"))
 		period := time.Duration(rapid.IntRange(1, 10).Draw(rt, "period")) * time.Minute
 		m := meter.New(begin, period)
-		kept := m // what is stored, and with it the periods that were told
-		told := map[uint64]meter.Period{}
-		// observe looks at a time, and stores what it saw, or dies before.
+		kept := m // what is stored, and with it the periods that were returned
+		returned := map[uint64]meter.Period{}
+		// observe observes at a time, and stores the result, or dies before.
 		observe := func(at time.Duration, using peering.Resources) {
 			for {
 				var ended []meter.Period
@@ -331,10 +331,10 @@ func TestRestoredMeterNeverCountsTwice(t *testing.T) {
 					return
 				}
 				for _, p := range ended {
-					if want := uint64(len(told) + 1); p.Sequence != want {
-						rt.Fatalf("period %d was told, want %d", p.Sequence, want)
+					if want := uint64(len(returned) + 1); p.Sequence != want {
+						rt.Fatalf("period %d was returned, want %d", p.Sequence, want)
 					}
-					told[p.Sequence] = p
+					returned[p.Sequence] = p
 				}
 				m = restored(rt, m)
 				kept = m
@@ -353,7 +353,7 @@ func TestRestoredMeterNeverCountsTwice(t *testing.T) {
 			observe(o.after, o.using)
 		}
 		sum := m.Used
-		for _, p := range told {
+		for _, p := range returned {
 			sum = sum.Add(p.Used)
 		}
 		// While it was away what was in use before counts, if as much was in use after,
@@ -432,8 +432,8 @@ func TestSteadyUseIsCountedOnce(t *testing.T) {
 	})
 }
 
-// What statements say sums up to what the whole costs, but for rounding: half of
-// the last place each.
+// The amounts of statements sum up to what the whole costs, but for rounding: half of the last
+// place each.
 func TestStatementsSumUpToTheCost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		list := drawUse(rt, rapid.IntRange(1, 30).Draw(rt, "steps"))
