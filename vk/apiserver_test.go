@@ -260,8 +260,8 @@ func TestOnARealAPIServer(t *testing.T) {
 	r.stop()
 	r.start()
 	r.remote.connect(true)
-	r.until("everything is declared after a restart", func() (ready bool) { r.remote.look(func() { ready = r.remote.ready }); return ready })
-	r.remote.look(func() {
+	r.until("everything is declared after a restart", func() (ready bool) { r.remote.locked(func() { ready = r.remote.ready }); return ready })
+	r.remote.locked(func() {
 		if len(r.remote.unwants)+len(r.remote.applies) > 0 {
 			t.Errorf("a restart unwanted %v and applied %v", r.remote.unwants, r.remote.applies)
 		}
@@ -272,7 +272,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("the provider is asked to end a pod", func() (asked bool) {
-		r.remote.look(func() { asked = r.remote.ending[string(web.UID)] })
+		r.remote.locked(func() { asked = r.remote.ending[string(web.UID)] })
 		return asked
 	})
 	if p := r.pod("web"); p == nil || p.DeletionTimestamp == nil {
@@ -281,7 +281,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	r.remote.lose(string(web.UID))
 	r.until("the local pod is gone", func() bool { return r.pod("web") == nil })
 
-	r.remote.look(func() { r.remote.linger = false })
+	r.remote.locked(func() { r.remote.linger = false })
 	r.bind("job", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/count"} })
 	r.until("a pod with a finalizer runs", func() bool { return r.pod("job").Status.Phase == corev1.PodRunning })
 	if err := r.node.Drain(ctx, nil); err != nil {
@@ -338,12 +338,12 @@ func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 		list, err := r.owner.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "reason=PodsLost,involvedObject.kind=Node"})
 		return err == nil && len(list.Items) == 1
 	})
-	r.remote.look(func() { r.remote.linger = true })
+	r.remote.locked(func() { r.remote.linger = true })
 	if err := r.owner.CoreV1().Pods("shop").Delete(ctx, "job", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("the provider is asked to end it", func() (asked bool) {
-		r.remote.look(func() { asked = r.remote.ending[string(job.UID)] })
+		r.remote.locked(func() { asked = r.remote.ending[string(job.UID)] })
 		return asked
 	})
 	r.remote.lose(string(job.UID))

@@ -51,7 +51,7 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 			for pod := range pods {
 				h.remote.set(fmt.Sprint("u", pod), messageStatus(fmt.Sprint(i, strings.Repeat("x", 30<<10)), corev1.ConditionTrue))
 			}
-			h.settle()
+			h.second()
 		}
 		writes, size := h.written()
 		if most := pods * (maxFirstStatuses + seconds/int(podPace.Seconds()) + 1); writes > most || size > most*(podstatus.MaxMessagesBytes+4<<10) {
@@ -62,12 +62,12 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 		}
 		// What others act on comes through all the while.
 		h.remote.set("u-honest", messageStatus("", corev1.ConditionFalse))
-		h.settle()
+		h.second()
 		if c := podstatus.Condition(h.pod("honest").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionFalse {
 			t.Error("a change of readiness waits")
 		}
 		h.remote.set("u0", corev1.PodStatus{Phase: corev1.PodSucceeded})
-		h.settle()
+		h.second()
 		h.wantPhase("web-0", corev1.PodSucceeded, "")
 		// Of many states the last is shown.
 		h.remote.set("u1", messageStatus("the last one", corev1.ConditionTrue))
@@ -83,7 +83,7 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 func (h *home) beyondTheFirst(uid string) {
 	for i := range maxFirstStatuses + 1 {
 		h.remote.set(uid, messageStatus(fmt.Sprint("first ", i), corev1.ConditionTrue))
-		h.settle()
+		h.second()
 	}
 }
 
@@ -100,7 +100,7 @@ func TestReadinessIsWrittenAtOnceWhileAnotherStatusWaits(t *testing.T) {
 		h.bind("u1", "web")
 		h.beyondTheFirst("u1")
 		h.remote.set("u1", messageStatus("an ordinary one", corev1.ConditionTrue))
-		h.settle()
+		h.second()
 		if m := h.pod("web").Status.ContainerStatuses[0].State.Waiting.Message; m == "an ordinary one" {
 			t.Error("an ordinary status does not wait for its pace")
 		}
@@ -110,7 +110,7 @@ func TestReadinessIsWrittenAtOnceWhileAnotherStatusWaits(t *testing.T) {
 				want = corev1.ConditionTrue
 			}
 			h.remote.set("u1", messageStatus("a flip", want))
-			h.settle()
+			h.second()
 			h.wantPodReady("web", want)
 		}
 		// What waited does not wait for longer because of these.
@@ -123,7 +123,7 @@ func TestReadinessIsWrittenAtOnceWhileAnotherStatusWaits(t *testing.T) {
 		// Later flips are written at once again.
 		time.Sleep(maxFlips * flipPace)
 		h.remote.set("u1", messageStatus("later", corev1.ConditionFalse))
-		h.settle()
+		h.second()
 		h.wantPodReady("web", corev1.ConditionFalse)
 	})
 }
@@ -139,7 +139,7 @@ func TestFloodOfFlipsIsBounded(t *testing.T) {
 				ready = corev1.ConditionFalse
 			}
 			h.remote.set("u1", messageStatus(fmt.Sprint(i), ready))
-			h.settle()
+			h.second()
 		}
 		if writes, _ := h.written(); writes > maxFirstStatuses+maxFlips+seconds/int(flipPace.Seconds())+1 {
 			t.Errorf("%d writes were made", writes)
@@ -184,7 +184,7 @@ func TestFloodOfRefusalsIsBounded(t *testing.T) {
 		h.client.ClearActions()
 		for range 600 {
 			h.remote.retry()
-			h.settle()
+			h.second()
 		}
 		if writes, _ := h.written(); writes > maxFirstStatuses+600/int(podPace.Seconds())+1 {
 			t.Errorf("%d statuses were written", writes)
@@ -205,7 +205,7 @@ func TestFloodOfEventsIsBounded(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		h.settle()
+		h.second()
 		h.client.ClearActions()
 		for i := range seconds {
 			for pod := range pods {
@@ -214,7 +214,7 @@ func TestFloodOfEventsIsBounded(t *testing.T) {
 					Reason: "Flood", Message: fmt.Sprint(i), Count: int32(i),
 				})
 			}
-			h.settle()
+			h.second()
 		}
 		events := 0
 		for _, a := range h.client.Actions() {

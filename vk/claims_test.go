@@ -87,7 +87,7 @@ func withClaim(name string) func(*corev1.Pod) {
 }
 
 func (h *home) sent(uid string) (claim string) {
-	h.remote.look(func() {
+	h.remote.locked(func() {
 		for ref, o := range h.remote.wants {
 			var pod corev1.Pod
 			if ref.UID == uid && json.Unmarshal(o.JSON, &pod) == nil && len(pod.Spec.Volumes) == 1 {
@@ -104,7 +104,7 @@ func TestAPodCrossesWithTheVolumeOfItsClaim(t *testing.T) {
 		h.wantPhase("db-0", corev1.PodPending, reasonMissing)
 		h.claim("data", api.VolumeDriver, h.node.cfg.Peer)
 		time.Sleep(2 * claimRetry)
-		h.settle()
+		h.second()
 		h.wantPhase("db-0", corev1.PodRunning, "")
 		if got := h.sent("u1"); got != "entente-data" {
 			t.Errorf("it crossed with %q", got)
@@ -117,7 +117,7 @@ func TestAPodCrossesWithTheVolumeOfItsClaim(t *testing.T) {
 		h.remote.connect(true)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.applies)+len(h.remote.deletes) > 0 {
 				t.Errorf("after the restart: applied %v, deleted %v", h.remote.applies, h.remote.deletes)
 			}
@@ -138,7 +138,7 @@ func TestAPodWithAVolumeElsewhereIsNotSent(t *testing.T) {
 				if pod := h.wantPhase("db-0", corev1.PodPending, reasonNotOffloaded); !strings.Contains(pod.Status.Message, words) {
 					t.Errorf("its status says %q, want %q", pod.Status.Message, words)
 				}
-				h.remote.look(func() {
+				h.remote.locked(func() {
 					for ref := range h.remote.wants {
 						if ref.Kind == peering.KindPod {
 							t.Errorf("%s was sent", ref)

@@ -39,7 +39,7 @@ type podFacts struct {
 	exists   bool // it is in the cache
 	deleting bool // it has a deletion timestamp
 	terminal bool // its phase is final
-	marked   bool // its status says that the provider took it
+	recorded bool // its status records that the provider took it
 
 	// Of its namespace and spec:
 
@@ -68,7 +68,7 @@ const (
 )
 
 // crossed reports whether the provider has or had the pod.
-func (f podFacts) crossed() bool { return f.held || f.marked }
+func (f podFacts) crossed() bool { return f.held || f.recorded }
 
 // ended reports whether the provider said that it does not have the pod.
 func (f podFacts) ended() bool { return f.gone || (f.deleteAcked && !f.crossed()) }

@@ -21,11 +21,11 @@ func TestDecidePod(t *testing.T) {
 		"a new pod stays at home while the node takes none":                  {with(func(f *podFacts) { f.closed = true }), stepHold},
 		"a pod that runs goes on while the node takes no new ones":           {with(func(f *podFacts) { f.closed, f.held = true, true }), stepWant},
 		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.held = false, true }), stepWant},
-		"after a restart a running pod does not wait":                        {with(func(f *podFacts) { f.complete, f.marked = false, true }), stepWant},
+		"after a restart a running pod does not wait":                        {with(func(f *podFacts) { f.complete, f.recorded = false, true }), stepWant},
 		"a foreign pod is not applicable":                                    {with(func(f *podFacts) { f.offloading = no }), stepNotApplicable},
 		"nothing happens while offloading is not known":                      {with(func(f *podFacts) { f.offloading = unknown }), stepNothing},
 		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.held = no, true }), stepWant},
-		"a running pod goes on while its namespace is not known":             {with(func(f *podFacts) { f.offloading, f.marked = unknown, true }), stepWant},
+		"a running pod goes on while its namespace is not known":             {with(func(f *podFacts) { f.offloading, f.recorded = unknown, true }), stepWant},
 		"a pod that was bound by hand is left alone":                         {with(func(f *podFacts) { f.tolerates = false }), stepLeave},
 		"a deleted pod that was bound by hand is left alone":                 {with(func(f *podFacts) { f.tolerates, f.deleting = false, true }), stepLeave},
 		"a pod that runs is not left alone":                                  {with(func(f *podFacts) { f.tolerates, f.held, f.deleting = false, true, true }), stepUnwant},
@@ -40,9 +40,9 @@ func TestDecidePod(t *testing.T) {
 		"a deleted foreign pod is finalised":                                 {with(func(f *podFacts) { f.deleting, f.offloading = true, no }), stepFinalise},
 		"a deleted pod that could not cross is finalised":                    {with(func(f *podFacts) { f.deleting, f.portable = true, false }), stepFinalise},
 		"a deleted pod that may have crossed waits for word":                 {with(func(f *podFacts) { f.deleting = true }), stepUnwant},
-		"a deleted pod that ended is finalised":                              {with(func(f *podFacts) { f.deleting, f.terminal, f.marked = true, true, true }), stepFinalise},
+		"a deleted pod that ended is finalised":                              {with(func(f *podFacts) { f.deleting, f.terminal, f.recorded = true, true, true }), stepFinalise},
 		"a pod that the provider stopped as agreed ends":                     {with(func(f *podFacts) { f.held, f.wanted, f.fenced = true, true, true }), stepFence},
-		"so does one that is being deleted":                                  {with(func(f *podFacts) { f.marked, f.deleting, f.fenced = true, true, true }), stepFence},
+		"so does one that is being deleted":                                  {with(func(f *podFacts) { f.recorded, f.deleting, f.fenced = true, true, true }), stepFence},
 		"a pod that never crossed is not fenced":                             {with(func(f *podFacts) { f.fenced = true }), stepWant},
 		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.held, f.terminal, f.fenced = true, true, true }), stepFinal},
 		"a vanished pod is unwanted":                                         {podFacts{wanted: true, portable: true, complete: true}, stepUnwant},
@@ -64,14 +64,14 @@ func TestDecidePodNeverHarms(t *testing.T) {
 	for i := range 1 << 12 {
 		for _, o := range []ternary{unknown, yes, no} {
 			f := podFacts{
-				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), marked: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
+				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), recorded: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
 				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), fenced: bit(i, 11), offloading: o,
 			}
 			got := decidePod(f)
 			switch {
 			case got == stepWant && (f.terminal || f.gone || f.deleting || !f.exists):
 				t.Errorf("%+v: a pod that ended or goes is wanted", f)
-			case got == stepWant && !f.tolerates && !f.held && !f.marked && !f.wanted:
+			case got == stepWant && !f.tolerates && !f.held && !f.recorded && !f.wanted:
 				t.Errorf("%+v: a pod is wanted that does not tolerate the taint", f)
 			case got == stepUnwant && f.exists && !f.deleting:
 				t.Errorf("%+v: a pod that is not deleted is unwanted", f)

@@ -48,7 +48,7 @@ func TestAFencedPodEndsAtHomeOnceTheProviderHasStoppedIt(t *testing.T) {
 			h.remote.connect(false)
 			h.after(fenceWait - 10*time.Second)
 			h.remote.connect(true)
-			h.settle()
+			h.second()
 			h.node.Asked()
 			h.remote.connect(false)
 			h.after(fenceWait - 10*time.Second)
@@ -91,7 +91,7 @@ func TestAFencedPodEndsAtHomeOnceTheProviderHasStoppedIt(t *testing.T) {
 			atHome(t, func(h *home) {
 				h.offload(fencedShop(0))
 				h.bind("u-1", "web")
-				h.settle()
+				h.second()
 				h.wantPhase("web", corev1.PodRunning, "")
 				if test.agrees {
 					h.node.Asked()

@@ -22,7 +22,7 @@ func (h *home) churn(from, n int, lose func(uid string)) {
 		uid := fmt.Sprint("churn", i)
 		h.bind(uid, uid)
 		lose(uid)
-		h.settle()
+		h.second()
 		if pod := h.pod(uid); !podstatus.Terminal(pod.Status.Phase) {
 			h.t.Errorf("pod %s is %s, so nothing would replace it", uid, pod.Status.Phase)
 		}
@@ -121,7 +121,7 @@ func TestNodeThatDisruptsJobsTakesNoNewPods(t *testing.T) {
 					uid := fmt.Sprint("job", i)
 					h.bind(uid, uid, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
 					lose(h, uid)
-					h.settle()
+					h.second()
 				}
 				h.wantLosing(true)
 			})
@@ -214,7 +214,7 @@ func TestLossesThatAreOrdinaryCloseNoNode(t *testing.T) {
 			h.bind(uid, uid, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })
 			h.goneAs(uid, corev1.PodStatus{Phase: corev1.PodSucceeded})
 		}
-		h.settle()
+		h.second()
 		h.wantLosing(false)
 		h.wantPhase("old0", corev1.PodFailed, reasonRemoteGone)
 	})

@@ -88,7 +88,7 @@ func TestTheNodeShowsTheContract(t *testing.T) {
 func TestALostPeerShowsWithinSeconds(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.remote.connect(false)
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected") // it may be back at once
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -97,7 +97,7 @@ func TestALostPeerShowsWithinSeconds(t *testing.T) {
 		synctest.Wait()
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 	})
 }
@@ -108,14 +108,14 @@ func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.remote.connect(true)
 		h.node.SetNetwork(up)
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 		before := readyOf(h.office()).LastTransitionTime
 		h.remote.connect(false)
 		h.after(10 * time.Second)
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		if after := readyOf(h.office()).LastTransitionTime; !after.Equal(&before) {
 			t.Errorf("Ready changed at %s, first at %s", after, before)
 		}
@@ -124,11 +124,11 @@ func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
 		h.after(4 * time.Second)
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.remote.connect(true)
 		h.node.SetNetwork(up)
-		h.settle()
+		h.second()
 		// Or there no longer is an agent.
 		h.remote.connect(false)
 		h.after(17 * time.Second)
@@ -141,7 +141,7 @@ func TestNetworkUnavailableFollowsTheTunnel(t *testing.T) {
 	down := Network{Wanted: true, Known: true, Reason: "ProbesLost", Message: "probes were lost"}
 	want := func(h *home, status corev1.ConditionStatus, reason string) {
 		h.t.Helper()
-		h.settle()
+		h.second()
 		for _, c := range h.office().Status.Conditions {
 			if c.Type == corev1.NodeNetworkUnavailable && c.Status == status && c.Reason == reason {
 				return
@@ -194,7 +194,7 @@ func TestADeletedNodeIsCreatedAgain(t *testing.T) {
 		if err := h.client.CoreV1().Nodes().Delete(h.t.Context(), "office", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 	})
 }
@@ -206,7 +206,7 @@ func TestALaterRevisionChangesTheNode(t *testing.T) {
 		if _, err := h.client.CoreV1().Nodes().Update(h.t.Context(), node, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("6"), corev1.ResourcePods: resource.MustParse("20")}
 		if err := h.node.SetShare(h.t.Context(), share, map[string]string{"kubernetes.io/arch": "arm64", "example.com/site": "north"}, nil); err != nil {
 			t.Fatal(err)
@@ -314,7 +314,7 @@ func TestDrainRespectsBudgetsAndRemoveLeavesNothing(t *testing.T) {
 		if err := h.node.Drain(ctx, nil); err != nil {
 			t.Error(err)
 		}
-		h.settle()
+		h.second()
 		if h.pod("guarded") != nil {
 			t.Error("the guarded pod is still there")
 		}

@@ -8,12 +8,12 @@ import (
 // asked counts how often something of the node asks which namespaces are offloaded, as each
 // reconcile of a pod does.
 func (h *home) asked(do func()) int {
-	h.settle()
+	h.second()
 	h.mu.Lock()
 	h.looks = 0
 	h.mu.Unlock()
 	do()
-	h.settle()
+	h.second()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.looks

@@ -213,7 +213,7 @@ func (n *Node) plan(uid string) podPlan {
 		f.exists = true
 		f.deleting = p.pod.DeletionTimestamp != nil
 		f.terminal = podstatus.Terminal(p.pod.Status.Phase)
-		f.marked = podstatus.Offloaded(p.pod)
+		f.recorded = podstatus.Offloaded(p.pod)
 		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloadsPods(p.pod.Namespace)
 		t, object, waits, refusal := podObject(p.pod, p.st.claims, n.cfg.Address)
@@ -824,7 +824,7 @@ func (n *Node) Orphan(ctx context.Context, h peering.Held) bool {
 	may, err := n.orphan(ctx, h.Ref)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			n.log.Warn("cannot tell whether an object is an orphan, so it stays", "ref", h.Ref.String(), "err", err)
+			n.log.Warn("cannot read whether an object is an orphan, so it stays", "ref", h.Ref.String(), "err", err)
 		}
 		return false
 	}

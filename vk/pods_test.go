@@ -55,7 +55,7 @@ func atHome(t *testing.T, test func(h *home)) {
 		h := newHome(t)
 		h.start()
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		test(h)
 		h.stop()
 	})
@@ -103,11 +103,11 @@ func (h *home) start() {
 		wg.Wait()
 		synctest.Wait()
 	}
-	h.settle()
+	h.second()
 }
 
-// settle lets a second pass.
-func (h *home) settle() {
+// second lets a second pass.
+func (h *home) second() {
 	time.Sleep(time.Second)
 	synctest.Wait()
 }
@@ -117,7 +117,7 @@ func (h *home) offload(spaces ...Namespace) {
 	h.spaces = spaces
 	h.mu.Unlock()
 	h.node.NamespacesChanged()
-	h.settle()
+	h.second()
 }
 
 // tolerated lets a pod onto a virtual node: the scheduler puts no other there.
@@ -140,7 +140,7 @@ func (h *home) bind(uid, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	if _, err := h.client.CoreV1().Pods(pod.Namespace).Create(h.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
-	h.settle()
+	h.second()
 	return pod
 }
 
@@ -165,7 +165,7 @@ func (h *home) mark(name string, grace int64) {
 	if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
-	h.settle()
+	h.second()
 }
 
 // force does what a DELETE with --force does.
@@ -174,7 +174,7 @@ func (h *home) force(name string) {
 	if err := h.client.CoreV1().Pods("shop").Delete(h.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
-	h.settle()
+	h.second()
 }
 
 func (h *home) wantPhase(name string, phase corev1.PodPhase, reason string) *corev1.Pod {
@@ -214,7 +214,7 @@ func TestAPodCrossesAndItsStatusComesBack(t *testing.T) {
 			t.Error("PodScheduled was lost")
 		}
 		h.remote.set("u1", corev1.PodStatus{Phase: corev1.PodSucceeded})
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodSucceeded, "")
 	})
 }
@@ -231,7 +231,7 @@ func TestARestartWithTwentyPodsChangesNothing(t *testing.T) {
 		h.remote.connect(true)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.unwants)+len(h.remote.deletes)+len(h.remote.applies) > 0 {
 				t.Errorf("after the restart: unwanted %v, deleted %v, applied %v; want nothing", h.remote.unwants, h.remote.deletes, h.remote.applies)
 			}
@@ -272,7 +272,7 @@ func TestManyPodsDoNotWaitForEachOther(t *testing.T) {
 				synctest.Wait() // the fake's watches have small buffers; no time passes
 			}
 		}
-		h.settle() // a second, in which a bucket of 10 a second would let 110 pass
+		h.second() // a second, in which a bucket of 10 a second would let 110 pass
 		list, err := h.client.CoreV1().Pods("shop").List(h.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -307,7 +307,7 @@ func TestPodsAreNotDeletedBeforeTheCacheIsSynced(t *testing.T) {
 		h.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		h.remote.poke()
-		h.settle()
+		h.second()
 		if h.remote.holds("u") {
 			t.Error("the orphan stays though the API server says that its pod is gone")
 		}
@@ -328,7 +328,7 @@ func TestAbsenceFromTheCacheIsNoEvidence(t *testing.T) {
 		if h.node.Orphan(h.t.Context(), peering.Held{Ref: ref}) {
 			t.Error("a pod that is in the API may go")
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.unwants) > 0 || len(h.remote.deletes) > 0 {
 				t.Errorf("unwanted %v, deleted %v because of a hole in the cache", h.remote.unwants, h.remote.deletes)
 			}
@@ -339,26 +339,26 @@ func TestAbsenceFromTheCacheIsNoEvidence(t *testing.T) {
 func TestADeletedPodEndsAtTheProviderFirst(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
-		h.remote.look(func() { h.remote.linger = true })
+		h.remote.locked(func() { h.remote.linger = true })
 		h.mark("web", 30)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if h.pod("web") == nil {
 			t.Fatal("the local pod is gone while the remote one runs")
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if g := h.remote.graces[h.remote.unwants[0]]; len(h.remote.unwants) != 1 || g != 30 {
 				t.Errorf("unwanted %v with grace %d, want once with 30", h.remote.unwants, g)
 			}
 		})
 		h.mark("web", 5)
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if g := h.remote.graces[h.remote.unwants[0]]; g != 5 {
 				t.Errorf("a shorter grace period did not cross: %d", g)
 			}
 		})
 		h.remote.lose("u1")
-		h.settle()
+		h.second()
 		if pod := h.pod("web"); pod != nil {
 			t.Errorf("the local pod is still there, %s %s", pod.Status.Phase, pod.Status.Reason)
 		}
@@ -407,8 +407,8 @@ func TestAPodCreatedAgainUnseenIsAnotherPod(t *testing.T) {
 		if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), second, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
-		h.settle()
+		h.second()
+		h.second()
 		h.wantPhase("db-0", corev1.PodRunning, "")
 		if h.remote.holds("u1") || !h.remote.holds("u2") {
 			t.Error("the provider should hold the second pod and not the first")
@@ -423,7 +423,7 @@ func TestAForcedDeleteWhileThePeerIsLost(t *testing.T) {
 				h.bind("u1", "web")
 				h.bind("u2", "other")
 				h.remote.connect(false)
-				h.settle()
+				h.second()
 				h.mark("web", 30)
 				if h.pod("web") == nil {
 					t.Fatal("the pod went without word from the provider")
@@ -437,7 +437,7 @@ func TestAForcedDeleteWhileThePeerIsLost(t *testing.T) {
 					h.start()
 				}
 				h.remote.connect(true)
-				h.settle()
+				h.second()
 				if h.remote.holds("u1") || !h.remote.holds("u2") {
 					t.Error("after the reconnect the provider should hold the other pod only")
 				}
@@ -450,14 +450,14 @@ func TestAPodThatIsGoneUnaskedFailsAndIsNotRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		h.remote.lose("u1")
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
 		h.stop()
 		h.start()
 		h.remote.connect(true)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if h.remote.created["u1"] != 1 {
 				t.Errorf("the pod was made %d times", h.remote.created["u1"])
 			}
@@ -485,7 +485,7 @@ func (h *home) see(name string) {
 	if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
-	h.settle()
+	h.second()
 }
 
 // A provider sends each status once. It may come before the pod is in the cache.
@@ -495,7 +495,7 @@ func TestAStatusThatComesBeforeItsPodIsShown(t *testing.T) {
 			h.remote.set(ref.UID, corev1.PodStatus{Phase: corev1.PodSucceeded})
 		},
 		"of a pod that is gone": func(h *home, ref peering.ObjectRef) {
-			h.remote.look(func() { delete(h.remote.held, ref) })
+			h.remote.locked(func() { delete(h.remote.held, ref) })
 			h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`{"phase":"Succeeded"}`), Gone: true})
 		},
 	} {
@@ -532,12 +532,12 @@ func TestALargeStatusThatComesBeforeTheCacheIsSyncedIsShown(t *testing.T) {
 		for i := range 40 {
 			status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", i), Image: strings.Repeat("i", 1024)})
 		}
-		h.remote.look(func() { h.remote.status["u1"] = status })
+		h.remote.locked(func() { h.remote.status["u1"] = status })
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		answers.Store(true)
 		time.Sleep(time.Minute)
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodSucceeded, "")
 	})
 }
@@ -546,12 +546,12 @@ func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		h.stop()
-		h.remote.look(func() { clear(h.remote.held); clear(h.remote.created) })
+		h.remote.locked(func() { clear(h.remote.held); clear(h.remote.created) })
 		h.start()
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.created) > 0 {
 				t.Error("it was run a second time")
 			}
@@ -570,7 +570,7 @@ func TestAPodThatIsGoneIsUnwantedWhenItIsDeleted(t *testing.T) {
 			atHome(t, func(h *home) {
 				ref := podRef(h.bind("u1", "web"))
 				h.remote.lose("u1")
-				h.settle()
+				h.second()
 				h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
 				remove(h)
 				time.Sleep(3 * time.Minute)
@@ -578,7 +578,7 @@ func TestAPodThatIsGoneIsUnwantedWhenItIsDeleted(t *testing.T) {
 				if h.pod("web") != nil {
 					t.Error("the pod is there still")
 				}
-				h.remote.look(func() {
+				h.remote.locked(func() {
 					if diff := cmp.Diff([]peering.ObjectRef{ref}, h.remote.unwants); diff != "" {
 						t.Errorf("unwanted (-want +got):\n%s", diff)
 					}
@@ -597,16 +597,16 @@ func TestEndedPodsAreNeverRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "batch")
 		h.remote.set("u1", corev1.PodStatus{Phase: corev1.PodSucceeded})
-		h.settle()
+		h.second()
 		for range 2 {
 			// The provider forgets all about it.
 			h.remote.connect(false)
-			h.settle()
-			h.remote.look(func() { clear(h.remote.held); clear(h.remote.created) })
+			h.second()
+			h.remote.locked(func() { clear(h.remote.held); clear(h.remote.created) })
 			h.remote.connect(true)
-			h.settle()
+			h.second()
 			h.wantPhase("batch", corev1.PodSucceeded, "")
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				if len(h.remote.created) > 0 {
 					t.Error("it was run a second time")
 				}
@@ -626,16 +626,16 @@ func TestPodShowsWhyItsNamespaceIsRefused(t *testing.T) {
 			return &peering.Refusal{Reason: peering.RefusedNamespace, Message: "the namespace is not here yet", Retryable: true}
 		}
 		h.offload(Namespace{Name: "shop", UID: "ns-2", Mapping: "Same"})
-		h.settle()
+		h.second()
 		h.bind("u1", "web")
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodPending, "NamespaceRefused")
 		if m := h.pod("web").Status.Message; !strings.Contains(m, "keep its name") {
 			t.Errorf("the status says %q", m)
 		}
-		h.remote.look(func() { h.remote.refuse = nil })
+		h.remote.locked(func() { h.remote.refuse = nil })
 		h.remote.retry()
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodRunning, "")
 	})
 }
@@ -644,10 +644,10 @@ func TestPodsOfALocalNamespaceStay(t *testing.T) {
 	atHome(t, func(h *home) {
 		local := Namespace{Name: "shop", UID: "ns-1", Mapping: "Suffixed", PodsStay: true}
 		h.bind("u0", "before")
-		h.settle()
+		h.second()
 		h.offload(local)
 		h.bind("u1", "web")
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodPending, podstatus.ReasonNotApplicable)
 		if m := h.pod("web").Status.Message; !strings.Contains(m, "podStrategy Local") || h.remote.holds("u1") {
 			t.Errorf("the status says %q; the provider has the pod: %t", m, h.remote.holds("u1"))
@@ -657,7 +657,7 @@ func TestPodsOfALocalNamespaceStay(t *testing.T) {
 		}
 		local.PodsStay = false
 		h.offload(local)
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodRunning, "")
 	})
 }
@@ -675,9 +675,9 @@ func TestARefusalIsShownAndOvercome(t *testing.T) {
 		if m := h.event("QuotaExceeded"); !strings.Contains(m, "ask for more") {
 			t.Errorf("the event says %q", m)
 		}
-		h.remote.look(func() { h.remote.refuse = nil })
+		h.remote.locked(func() { h.remote.refuse = nil })
 		h.remote.retry()
-		h.settle()
+		h.second()
 		h.wantPhase("web", corev1.PodRunning, "")
 	})
 }
@@ -716,7 +716,7 @@ func TestObjectsRefusedForRoomAreWantedAgain(t *testing.T) {
 		if m := h.event("QuotaExceeded"); !strings.Contains(m, words) {
 			t.Errorf("the event says %q", m)
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			full = false
 			for kind, times := range asked {
 				if times < 3 || times > 15 {
@@ -776,7 +776,7 @@ func TestAForeignPodIsNotApplicable(t *testing.T) {
 				t.Errorf("a foreign pod keeps us busy: %s", a.GetVerb())
 			}
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			for ref := range h.remote.wants {
 				t.Errorf("%s is wanted", ref)
 			}
@@ -808,14 +808,14 @@ func TestRunningPodsSurviveTheEndOfOffloading(t *testing.T) {
 		h.stop()
 		h.start()
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		if !h.remote.holds("u1") || !h.remote.holds("ns-1") {
 			t.Error("after a restart the running pod or its namespace went")
 		}
 		h.mark("old", 30)
 		time.Sleep(2 * time.Minute)
 		h.remote.poke()
-		h.settle()
+		h.second()
 		if h.remote.holds("u1") || h.remote.holds("ns-1") {
 			t.Error("the namespace stays though nothing of it is left")
 		}
@@ -850,7 +850,7 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h.settle()
+			h.second()
 		}
 		must(maps.Create(ctx, configMap("cm", "cm-1", "one"), metav1.CreateOptions{}))
 		must(maps.Create(ctx, configMap("unused", "cm-9", "secret"), metav1.CreateOptions{}))
@@ -859,7 +859,7 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 			t.Errorf("the event says %q", m)
 		}
 		value := func(uid string) (v string) {
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				for ref, o := range h.remote.held {
 					if ref.UID == uid {
 						var cm corev1.ConfigMap
@@ -888,7 +888,7 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(maps.Create(ctx, configMap("cm", "cm-3", "three"), metav1.CreateOptions{}))
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.clashes) > 0 {
 				t.Errorf("%v was wanted together with its successor", h.remote.clashes)
 			}
@@ -897,7 +897,7 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 			t.Error("the old ConfigMap stays, or the new one did not cross")
 		}
 		h.mark("web", 1)
-		h.settle()
+		h.second()
 		if h.remote.holds("cm-3") || h.remote.holds("cm-2") {
 			t.Error("ConfigMaps stay at the provider though no pod refers to them")
 		}
@@ -941,7 +941,7 @@ func TestSecretsThatMayNotBeReadYetAreNotFatal(t *testing.T) {
 			return false, nil, nil
 		})
 		h.bind("u1", "web", withConfigMap("maybe", true))
-		h.settle()
+		h.second()
 		pod := h.wantPhase("web", corev1.PodPending, reasonMissing)
 		if !strings.Contains(pod.Status.Message, "not known yet") || !strings.Contains(pod.Status.Message, "forbidden") {
 			t.Errorf("the status says %q", pod.Status.Message)
@@ -992,7 +992,7 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		h.settle()
+		h.second()
 		before := h.pod("web-7").Status
 		h.client.ClearActions()
 		for range 3 {
@@ -1004,7 +1004,7 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 			h.after(10 * time.Minute)
 			h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 			h.remote.connect(true)
-			h.settle()
+			h.second()
 			h.wantPodsReady(corev1.ConditionTrue, "")
 		}
 		// Some are written twice where the cache is behind; to the API server that changes nothing.
@@ -1014,7 +1014,7 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 		if diff := cmp.Diff(before, h.pod("web-7").Status); diff != "" {
 			t.Errorf("the status (-before +after):\n%s", diff)
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			if len(h.remote.unwants) > 0 {
 				t.Errorf("unwanted %v", h.remote.unwants)
 			}
@@ -1032,14 +1032,14 @@ func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
 		h.after(2 * time.Second)
 		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		h.wantPodsReady(corev1.ConditionTrue, "")
 
 		h.remote.connect(false)
 		h.after(podLossGrace + time.Second)
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
-		h.settle()
+		h.second()
 		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 	})
 }
@@ -1054,7 +1054,7 @@ func TestPodsOfAPeerThatIsLostAtAStartAreNotReady(t *testing.T) {
 		h.after(10 * time.Second)
 		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		h.wantPodsReady(corev1.ConditionTrue, "")
 	})
 }
@@ -1070,12 +1070,12 @@ func TestASilentPeerIsShownAsLostBeforeItsSessionEnds(t *testing.T) {
 		h.after(time.Second)
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.remote.connect(false) // the session ends for that
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.after(podLossGrace - 3*time.Second)
 		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 		h.wantPodsReady(corev1.ConditionTrue, "")
 
@@ -1084,7 +1084,7 @@ func TestASilentPeerIsShownAsLostBeforeItsSessionEnds(t *testing.T) {
 		h.after(podLossGrace + time.Second)
 		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.node.SetSilence(time.Time{})
-		h.settle()
+		h.second()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 		h.wantPodsReady(corev1.ConditionTrue, "")
 	})
@@ -1112,7 +1112,7 @@ func TestARefusedStatusKeepsNoPod(t *testing.T) {
 				}
 				h.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, refused })
 				h.mark("web", 30)
-				h.settle()
+				h.second()
 				if h.pod("web") != nil {
 					t.Error("the pod stays")
 				}
@@ -1143,7 +1143,7 @@ func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
 				space.Loss = peering.Loss{Action: peering.LossKeep}
 				h.offload(space)
 				h.bind("u1", "web")
-				h.settle()
+				h.second()
 				if runs := h.pod("web").Status.Phase == corev1.PodRunning; runs != (test.phase == corev1.PodRunning) {
 					t.Errorf("the pod is %s, want %s", h.pod("web").Status.Phase, test.phase)
 				}
@@ -1166,10 +1166,10 @@ func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
 			if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 				h.t.Fatal(err)
 			}
-			h.settle()
+			h.second()
 		}
 		debug("debugger")
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			for ref, o := range h.remote.held {
 				if ref.UID == "u1" && !strings.Contains(string(o.JSON), `"debugger"`) {
 					t.Errorf("the provider has %s", o.JSON)
@@ -1179,7 +1179,7 @@ func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
 		running := messageStatus("", corev1.ConditionTrue)
 		running.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debugger", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		h.remote.set("u1", running)
-		h.settle()
+		h.second()
 		if s := h.pod("web").Status.EphemeralContainerStatuses; len(s) != 1 || s[0].State.Running == nil {
 			t.Errorf("statuses are %+v, want a container that runs", s)
 		}
@@ -1187,7 +1187,7 @@ func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
 			return &peering.Refusal{Reason: peering.RefusedPodSecurity, Message: "SYS_PTRACE is not baseline"}
 		}
 		debug("spy")
-		h.settle()
+		h.second()
 		s := h.pod("web").Status.EphemeralContainerStatuses
 		if len(s) != 2 || s[0].State.Running == nil || s[1].State.Waiting == nil || s[1].State.Waiting.Reason != "PodSecurity" || !strings.Contains(s[1].State.Waiting.Message, "SYS_PTRACE") {
 			t.Errorf("statuses are %+v, want why the second was refused", s)
@@ -1204,7 +1204,7 @@ func TestEphemeralContainersBringTheirWrites(t *testing.T) {
 		status := messageStatus("", corev1.ConditionTrue)
 		for i := range 2 * maxFirstStatuses {
 			h.remote.set("u1", messageStatus(fmt.Sprint(i), corev1.ConditionTrue))
-			h.settle()
+			h.second()
 		}
 		for i := range 3 {
 			name := fmt.Sprint("debugger-", i)
@@ -1215,7 +1215,7 @@ func TestEphemeralContainersBringTheirWrites(t *testing.T) {
 			if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 				h.t.Fatal(err)
 			}
-			h.settle()
+			h.second()
 			for _, state := range []corev1.ContainerState{
 				{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
 				{Running: &corev1.ContainerStateRunning{}},
@@ -1223,7 +1223,7 @@ func TestEphemeralContainersBringTheirWrites(t *testing.T) {
 			} {
 				status.EphemeralContainerStatuses = append(status.EphemeralContainerStatuses[:i:i], corev1.ContainerStatus{Name: name, State: state})
 				h.remote.set("u1", status)
-				h.settle()
+				h.second()
 				if s := h.pod("web").Status.EphemeralContainerStatuses; len(s) != i+1 || !apiequality.Semantic.DeepEqual(s[i].State, state) {
 					t.Fatalf("statuses are %+v, want the last to be %+v at once", s, state)
 				}
@@ -1246,7 +1246,7 @@ func TestEventTextsCannotDrawOnATerminal(t *testing.T) {
 			Ref:  peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: "u1"},
 			Type: text, Reason: text, Message: text, Count: 1,
 		})
-		h.settle()
+		h.second()
 		list, err := h.client.CoreV1().Events("shop").List(h.t.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) < 2 {
 			t.Fatalf("%d events, %v; want one of the refusal and one of the provider", len(list.Items), err)
@@ -1274,7 +1274,7 @@ func TestEventsOfTheProviderAreShownOnce(t *testing.T) {
 		}
 		e.Ref.UID = "unknown"
 		h.node.PodEvent(e)
-		h.settle()
+		h.second()
 		list, _ := h.client.CoreV1().Events("shop").List(h.t.Context(), metav1.ListOptions{})
 		n := 0
 		for _, got := range list.Items {

@@ -78,7 +78,7 @@ func (p *provider) attach(h Handler) func(context.Context) {
 
 // applied is how often something was applied.
 func (p *provider) applied() (n int) {
-	p.look(func() { n = len(p.applies) })
+	p.locked(func() { n = len(p.applies) })
 	return n
 }
 
@@ -250,15 +250,15 @@ func (p *provider) retry() {
 	p.poke()
 }
 
-// look calls a function under the lock.
-func (p *provider) look(f func()) {
+// locked calls a function under the lock.
+func (p *provider) locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
 }
 
 func (p *provider) holds(uid string) (has bool) {
-	p.look(func() {
+	p.locked(func() {
 		for ref := range p.held {
 			has = has || ref.UID == uid
 		}
@@ -268,7 +268,7 @@ func (p *provider) holds(uid string) (has bool) {
 
 // Want implements Remote.
 func (p *provider) Want(o peering.Object) {
-	p.look(func() {
+	p.locked(func() {
 		if p.bar != nil {
 			if r := p.bar(o); r != nil {
 				p.say(func(h Handler) { h.Ack(peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: r}) })
@@ -288,7 +288,7 @@ func (p *provider) Want(o peering.Object) {
 
 // Unwant implements Remote.
 func (p *provider) Unwant(ref peering.ObjectRef, grace *int64) {
-	p.look(func() {
+	p.locked(func() {
 		delete(p.wants, ref)
 		p.tombs[ref] = true
 		p.unwants = append(p.unwants, ref)
@@ -301,12 +301,12 @@ func (p *provider) Unwant(ref peering.ObjectRef, grace *int64) {
 
 // Ran implements Remote.
 func (p *provider) Ran(ref peering.ObjectRef) {
-	p.look(func() { p.ran[ref] = true })
+	p.locked(func() { p.ran[ref] = true })
 }
 
 // Ready implements Remote.
 func (p *provider) Ready() {
-	p.look(func() { p.ready = true })
+	p.locked(func() { p.ready = true })
 	p.poke()
 }
 

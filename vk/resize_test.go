@@ -53,7 +53,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 		return p.Status.ObservedGeneration == p.Generation && ready != nil && ready.ObservedGeneration == p.Generation
 	}
 	asked := func(to string) (same bool) {
-		r.remote.look(func() {
+		r.remote.locked(func() {
 			for ref, o := range r.remote.held {
 				same = same || ref.UID == string(web.UID) && strings.Contains(string(o.JSON), `"requests":{"cpu":"`+to+`"}`)
 			}
@@ -81,7 +81,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	})
 
 	refusal := &peering.Refusal{Reason: peering.RefusedQuota, Message: "the contract has 2 cpu", Retryable: true}
-	r.remote.look(func() { r.remote.refuse = func(peering.Object) *peering.Refusal { return refusal } })
+	r.remote.locked(func() { r.remote.refuse = func(peering.Object) *peering.Refusal { return refusal } })
 	if err := resize("3"); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
 		return err == nil && slices.ContainsFunc(list.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, "the contract has 2 cpu") })
 	})
-	r.remote.look(func() { r.remote.refuse = nil })
+	r.remote.locked(func() { r.remote.refuse = nil })
 	if err := resize("2"); err != nil {
 		t.Fatal(err)
 	}

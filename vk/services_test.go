@@ -144,10 +144,10 @@ func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 		if _, err := core.Services("shop").Create(ctx, service("web", "1"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		endpointsAt := func() (n int) {
 			n = -1
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				for ref, o := range h.remote.held {
 					if ref.Kind == peering.KindService {
 						var s peering.ServiceObject
@@ -166,7 +166,7 @@ func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 		if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(ctx, slice("web-a", "web", "10.1.0.2", "10.1.0.3"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		if n := endpointsAt(); n != 2 {
 			t.Errorf("%d endpoints at the provider, want 2", n)
 		}
@@ -177,7 +177,7 @@ func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 		if err := core.Services("shop").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		if n := endpointsAt(); n != -1 {
 			t.Error("a deleted service stays at the provider")
 		}
@@ -196,7 +196,7 @@ func TestServicesOfAClusterSetCross(t *testing.T) {
 		ctx := h.t.Context()
 		held := func() map[string]int {
 			out := map[string]int{}
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				for ref, o := range h.remote.held {
 					if ref.Kind == peering.KindService {
 						var s peering.ServiceObject
@@ -211,7 +211,7 @@ func TestServicesOfAClusterSetCross(t *testing.T) {
 		}
 		wants := func(when string, want map[string]int) {
 			t.Helper()
-			h.settle()
+			h.second()
 			if diff := cmp.Diff(want, held()); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", when, diff)
 			}
@@ -262,7 +262,7 @@ func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
 		if _, err := h.client.CoreV1().Services("shop").Create(t.Context(), service("web", "1"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		for i := range 51 {
 			var addresses []string
 			for j := range 100 {
@@ -272,13 +272,13 @@ func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		h.settle()
+		h.second()
 		for range 2 {
 			typo := service("web", "1", func(s *corev1.Service) { s.Annotations = map[string]string{api.AnnotationEndpoints: "Ownfirst"} })
 			if _, err := h.client.CoreV1().Services("shop").Update(t.Context(), typo, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			h.settle()
+			h.second()
 		}
 		if m := h.event("QuotaExceeded"); !strings.Contains(m, "64 Services already") {
 			t.Errorf("the event of the refusal says %q", m)
@@ -325,9 +325,9 @@ func TestChangesOfAServiceAreSentAtOnceButNotEach(t *testing.T) {
 		if _, err := slices.Create(ctx, slice("web-a", "web"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		sent := func() (n int) {
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				for _, ref := range h.remote.applies {
 					if ref.Kind == peering.KindService {
 						n++
@@ -350,11 +350,11 @@ func TestChangesOfAServiceAreSentAtOnceButNotEach(t *testing.T) {
 				t.Errorf("%d were sent right after a change, want 2", n)
 			}
 		}
-		h.settle()
+		h.second()
 		if n := sent() - 2; n < 5 || n > int(changes*between/debounce)+1 {
 			t.Errorf("%d changes within a second are sent %d times", changes, n)
 		}
-		h.remote.look(func() {
+		h.remote.locked(func() {
 			for ref, o := range h.remote.held {
 				if ref.Kind == peering.KindService && !strings.Contains(string(o.JSON), fmt.Sprintf(`"10.1.0.%d"`, changes)) {
 					t.Errorf("the provider has %s", o.JSON)
@@ -375,7 +375,7 @@ func TestServicesThatChangedUnseenCross(t *testing.T) {
 			}
 		}
 		h.bind("uid-1", "pod-1") // it stays there, and so do the watches
-		h.settle()
+		h.second()
 		h.offload()
 		if err := services.Delete(ctx, "db", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -386,10 +386,10 @@ func TestServicesThatChangedUnseenCross(t *testing.T) {
 		if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(ctx, slice("web-a", "web", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.settle()
+		h.second()
 		got := func() map[string]int {
 			out := map[string]int{}
-			h.remote.look(func() {
+			h.remote.locked(func() {
 				for ref, o := range h.remote.held {
 					if ref.Kind == peering.KindService {
 						out[ref.UID] = strings.Count(string(o.JSON), `"address"`)

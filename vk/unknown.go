@@ -54,7 +54,7 @@ func (n *Node) dropUnknown(ctx context.Context) {
 		is, err := n.live(ctx, ref)
 		switch {
 		case err != nil:
-			n.log.Warn("cannot tell whether a pod is there", "ref", ref.String(), "err", err)
+			n.log.Warn("cannot read whether a pod exists", "ref", ref.String(), "err", err)
 			return
 		case is:
 			n.podQueue.Add(ref.UID)

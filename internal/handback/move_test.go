@@ -74,7 +74,7 @@ func TestAMisplacedPodIsFound(t *testing.T) {
 }
 
 // moving is a reconciler of a namespace whose strategy became Remote, on a cluster with these pods.
-func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (look func() *v1alpha1.MisplacedPods, left func() []string, c client.Client) {
+func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (reconcile func() *v1alpha1.MisplacedPods, left func() []string, c client.Client) {
 	t.Helper()
 	o := &v1alpha1.NamespaceOffloading{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading", Generation: 2},
@@ -95,7 +95,7 @@ func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (
 	})
 	now := start
 	r := &Reconciler{Client: evicting, Direct: evicting, Events: &peertest.Recorder{}, Now: func() time.Time { return now }}
-	look = func() *v1alpha1.MisplacedPods {
+	reconcile = func() *v1alpha1.MisplacedPods {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (
 		}
 		return names
 	}
-	return look, left, evicting
+	return reconcile, left, evicting
 }
 
 func willing(*corev1.Pod) error { return nil }
@@ -128,13 +128,13 @@ func TestPodsMoveAFewAtATime(t *testing.T) {
 	for i := range 8 {
 		pods = append(pods, running(fmt.Sprint("p", i), "worker"))
 	}
-	look, left, c := moving(t, willing, pods...)
-	if m := look(); m == nil || m.Pods != 8 || len(left()) != 8 {
+	reconcile, left, c := moving(t, willing, pods...)
+	if m := reconcile(); m == nil || m.Pods != 8 || len(left()) != 8 {
 		t.Fatalf("before placement knows that, %+v", m)
 	}
 	for round := range 6 {
 		before := len(left())
-		look()
+		reconcile()
 		gone := before - len(left())
 		if gone > 2 {
 			t.Fatalf("%d of 8 went at once", gone)
@@ -145,14 +145,14 @@ func TestPodsMoveAFewAtATime(t *testing.T) {
 			}
 		}
 	}
-	if m := look(); m != nil || slices.ContainsFunc(left(), func(name string) bool { return strings.HasPrefix(name, "p") }) {
+	if m := reconcile(); m != nil || slices.ContainsFunc(left(), func(name string) bool { return strings.HasPrefix(name, "p") }) {
 		t.Errorf("in the end there are %v, %+v", left(), m)
 	}
 }
 
 func TestPodsThatWouldBeLostDoNotMove(t *testing.T) {
 	t.Parallel()
-	look, left, _ := moving(
+	reconcile, left, _ := moving(
 		t, willing,
 		running("bare", "worker", func(p *corev1.Pod) { p.OwnerReferences = nil }),
 		running("job", "worker", owned("Job")),
@@ -167,9 +167,9 @@ func TestPodsThatWouldBeLostDoNotMove(t *testing.T) {
 		running("remade", "barn.entente.dev"),
 		running("done", "worker", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 	)
-	look()
+	reconcile()
 	for range 3 {
-		m := look()
+		m := reconcile()
 		if m == nil || m.Pods != 4 || m.Stay != 4 || m.Message == "" {
 			t.Errorf("it says %+v", m)
 		}
@@ -181,18 +181,18 @@ func TestPodsThatWouldBeLostDoNotMove(t *testing.T) {
 
 func TestAMoveSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
-	look, left, _ := moving(t, func(p *corev1.Pod) error {
+	reconcile, left, _ := moving(t, func(p *corev1.Pod) error {
 		if p.UID == types.UID("uid-guarded") {
 			return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 		}
 		return nil
 	}, running("guarded", "worker"), running("sick", "worker", func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }))
-	look()
-	look() // the one that does not serve goes first
+	reconcile()
+	reconcile() // the one that does not serve goes first
 	if got := left(); !slices.Equal(got, []string{"guarded"}) {
 		t.Errorf("left are %v", got)
 	}
-	if m := look(); m == nil || m.Pods != 1 || m.Stay != 0 || !strings.Contains(m.Message, "disruption budget") {
+	if m := reconcile(); m == nil || m.Pods != 1 || m.Stay != 0 || !strings.Contains(m.Message, "disruption budget") {
 		t.Errorf("it says %+v", m)
 	}
 }
@@ -200,7 +200,7 @@ func TestAMoveSaysWhatItWaitsFor(t *testing.T) {
 // Why a pod stays depends on the strategy, too.
 func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
 	t.Parallel()
-	look, left, c := moving(t, willing, running("abroad", "office", func(p *corev1.Pod) {
+	reconcile, left, c := moving(t, willing, running("abroad", "office", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	}))
 	say := func(edit func(*v1alpha1.NamespaceOffloadingSpec)) *v1alpha1.MisplacedPods {
@@ -214,8 +214,8 @@ func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
 		if err := c.Update(t.Context(), &o); err != nil {
 			t.Fatal(err)
 		}
-		look()
-		return look()
+		reconcile()
+		return reconcile()
 	}
 	m := say(func(o *v1alpha1.NamespaceOffloadingSpec) {
 		o.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "other"}}

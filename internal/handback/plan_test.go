@@ -199,9 +199,9 @@ type world struct {
 	abroad   int
 }
 
-// look is one step: the ReplicaSet creates missing pods, placement and the scheduler do their work,
+// step simulates one step: the ReplicaSet creates missing pods, placement and the scheduler do their work,
 // and pods are handed back.
-func (w *world) look(replicas int) {
+func (w *world) step(replicas int) {
 	for len(w.pods) < replicas {
 		w.made++
 		p := stuck(fmt.Sprint("p", w.made), func(p *corev1.Pod) {
@@ -277,7 +277,7 @@ func TestPodsRunAtHomeInTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for w.now.Before(start.Add(time.Hour)) {
-		w.look(3)
+		w.step(3)
 	}
 	if len(w.pods) != 3 || w.made != 6 || w.abroad != 3 || slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "worker" }) {
 		t.Errorf("after an hour %d pods of %d that were made, %d abroad: %+v", len(w.pods), w.made, w.abroad, w.pods)
@@ -293,7 +293,7 @@ func TestAnotherPoolOfTheProviderRunsWhatOneHasNoNodeFor(t *testing.T) {
 		w.nodes, w.runs = []corev1.Node{virtualNode("office-gpu", "abc"), virtualNode("office-cpu", "abc")}, "office-cpu"
 		var from []string
 		for w.now.Before(start.Add(time.Hour)) {
-			w.look(3)
+			w.step(3)
 			for _, k := range w.offloading.Status.KeptAway {
 				from = append(from, k.Node)
 			}
@@ -313,7 +313,7 @@ func TestAPodWithoutAPlaceIsTriedEverMoreSeldom(t *testing.T) {
 	w := newWorld(t)
 	w.homeFull = true
 	for w.now.Before(start.Add(24 * time.Hour)) {
-		w.look(1)
+		w.step(1)
 	}
 	// 10, 20, 40, 80, 160, 320 and 640 minutes kept away: seven within a day.
 	if w.abroad < 6 || w.abroad > 8 || w.made > 2*w.abroad+1 {
@@ -321,7 +321,7 @@ func TestAPodWithoutAPlaceIsTriedEverMoreSeldom(t *testing.T) {
 	}
 	w.homeFull = false
 	for end := w.now.Add(24 * time.Hour); w.now.Before(end); {
-		w.look(1)
+		w.step(1)
 	}
 	if len(w.pods) != 1 || w.pods[0].Spec.NodeName != "worker" {
 		t.Errorf("with room at home it is %+v", w.pods)

@@ -285,7 +285,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 			Hash: o.Hash().String(), Template: runtime.RawExtension{Raw: raw}, Requests: need,
 		},
 	}
-	mark(pod, c.Peer, o.Ref.UID)
+	setOrigin(pod, c.Peer, o.Ref.UID)
 	pod.Labels[api.LabelContract] = contract
 	undo, err := p.reserve(ctx, c, pod, podBytes(len(raw)))
 	if err != nil {

@@ -198,7 +198,7 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 		return nil, refusal
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}
-	mark(ns, c.Peer, ref.UID)
+	setOrigin(ns, c.Peer, ref.UID)
 	ns.Labels[api.LabelOriginNamespace] = ref.Name
 	ns.Labels[labelEnforce] = string(c.PodSecurity)
 	ns.Labels[labelEnforceVersion] = "latest"
@@ -313,7 +313,7 @@ func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Names
 	if hash, ok := heldBy(have, contract); ok && hash == o.Hash() {
 		return have, nil
 	}
-	mark(have, peering.ClusterID(ns.Labels[api.LabelPeer]), o.Ref.UID)
+	setOrigin(have, peering.ClusterID(ns.Labels[api.LabelPeer]), o.Ref.UID)
 	setAnnotation(have, heldKey(contract), o.Hash().String())
 	if missing {
 		err = p.client.Create(ctx, have, client.FieldOwner(api.Manager))

@@ -60,14 +60,14 @@ func makePod(o *api.OffloadedPod) (*corev1.Pod, error) {
 		},
 		Spec: t.Spec,
 	}
-	mark(pod, peering.ClusterID(o.Spec.PeerID), o.Spec.OriginUID)
+	setOrigin(pod, peering.ClusterID(o.Spec.PeerID), o.Spec.OriginUID)
 	pod.Labels[api.LabelContract] = o.Spec.Contract
 	setAnnotation(pod, api.AnnotationHash, o.Spec.Hash)
 	return pod, nil
 }
 
-// mark sets the labels that identify an object as a peer's.
-func mark(o metav1.Object, peer peering.ClusterID, uid string) {
+// setOrigin sets the labels that identify an object as a peer's.
+func setOrigin(o metav1.Object, peer peering.ClusterID, uid string) {
 	l := o.GetLabels()
 	if l == nil {
 		l = make(map[string]string)

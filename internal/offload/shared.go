@@ -95,7 +95,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	if !exists {
 		want.SetNamespace(ns.Name)
 		want.SetName(nameHere(o.Ref))
-		mark(want, c.Peer, o.Ref.UID)
+		setOrigin(want, c.Peer, o.Ref.UID)
 		setAnnotation(want, heldKey(contract), o.Hash().String())
 		if err := p.client.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
 			return fmt.Errorf("create %s: %w", o.Ref, err)
@@ -106,7 +106,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	annotations := keepHolders(have, o.Ref.UID, want.GetAnnotations())
 	have.SetLabels(want.GetLabels())
 	have.SetAnnotations(annotations)
-	mark(have, c.Peer, o.Ref.UID)
+	setOrigin(have, c.Peer, o.Ref.UID)
 	setAnnotation(have, heldKey(contract), o.Hash().String())
 	reflection.Adopt(have, want)
 	if err := p.client.Update(ctx, have, client.FieldOwner(api.Manager)); err != nil {

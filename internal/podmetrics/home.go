@@ -47,7 +47,7 @@ func NewHome(cfg HomeConfig) *Home {
 func (h *Home) Add(name string, ask Ask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.nodes[name] = &node{ask: ask, turn: make(chan struct{}, 1), log: h.cfg.Log.With("node", name), counters: make(map[container]counter)}
+	h.nodes[name] = &node{ask: ask, lock: make(chan struct{}, 1), log: h.cfg.Log.With("node", name), counters: make(map[container]counter)}
 }
 
 // Remove forgets a node.
@@ -61,7 +61,7 @@ func (h *Home) Remove(name string) {
 type node struct {
 	ask  Ask
 	log  *slog.Logger
-	turn chan struct{} // a lock of the rest that can be waited for with a context
+	lock chan struct{} // a lock of the rest that can be waited for with a context
 
 	asked    time.Time
 	clock    clock
@@ -101,10 +101,10 @@ func (h *Home) read(ctx context.Context, name string, pods []*corev1.Pod) (snaps
 	if n == nil {
 		return snapshot{name: name, now: h.cfg.Now(), err: errors.New("the node is not known yet")}, nil
 	}
-	if err := take(ctx, n.turn); err != nil {
+	if err := take(ctx, n.lock); err != nil {
 		return snapshot{}, err
 	}
-	defer func() { <-n.turn }()
+	defer func() { <-n.lock }()
 	if h.cfg.Now().Sub(n.asked) >= askEvery {
 		m, err := n.ask(ctx)
 		if ctx.Err() != nil { // the reader has gone, which is not the provider's error

@@ -54,7 +54,7 @@ type Provider struct {
 
 // measured has the last measurement of a contract.
 type measured struct {
-	turn   chan struct{} // a lock of the rest that can be waited for with a context
+	lock   chan struct{} // a lock of the rest that can be waited for with a context
 	at     time.Time
 	result peering.ContractMetrics
 	err    error
@@ -76,10 +76,10 @@ func NewProvider(cfg ProviderConfig) (*Provider, error) {
 // PodMetrics returns what the pods of a contract use. Pods that were not measured are missing.
 func (p *Provider) PodMetrics(ctx context.Context, contract string) (peering.ContractMetrics, error) {
 	m := p.of(contract)
-	if err := take(ctx, m.turn); err != nil {
+	if err := take(ctx, m.lock); err != nil {
 		return peering.ContractMetrics{}, err
 	}
-	defer func() { <-m.turn }()
+	defer func() { <-m.lock }()
 	now := p.cfg.Now()
 	if !m.due(now) {
 		m.result.Time = now
@@ -117,7 +117,7 @@ func (p *Provider) of(contract string) *measured {
 	maps.DeleteFunc(p.contracts, func(_ string, m *measured) bool { return !m.at.IsZero() && now.Sub(m.at) > forgetAfter })
 	m := p.contracts[contract]
 	if m == nil {
-		m = &measured{turn: make(chan struct{}, 1)}
+		m = &measured{lock: make(chan struct{}, 1)}
 		p.contracts[contract] = m
 	}
 	return m

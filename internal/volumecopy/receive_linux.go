@@ -66,7 +66,7 @@ type receiver struct {
 
 	mu      sync.Mutex
 	current func()     // ends the sender's connection before this one
-	turn    sync.Mutex // is locked while one of them is served
+	serving sync.Mutex // is locked while one of them is served
 }
 
 // take serves a connection once the other side is authenticated, and ends the one before it: a
@@ -91,8 +91,8 @@ func (r *receiver) take(ctx context.Context, conn *tls.Conn, begun func()) {
 	}
 	r.current = cancel
 	r.mu.Unlock()
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.serving.Lock()
+	defer r.serving.Unlock()
 	if err := r.serve(ctx, newLink(conn)); err != nil && ctx.Err() == nil {
 		r.Log("a connection ended", "err", err)
 		r.report.problem(err)
