@@ -284,6 +284,35 @@ func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
 	}
 }
 
+// A consumer is asked at most each compareInterval, so one question covers all that changed at the same time.
+func TestConfigsChangedAtTheSameTimeAreAppliedAgainTogether(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	objects := []peering.Object{namespaceObject(name, "Suffixed")}
+	names := []string{"a", "b", "c"}
+	for _, n := range names {
+		objects = append(objects, thing(peering.KindConfigMap, name, n, "u-"+n, `{"data":{"a":"1"}}`))
+	}
+	consume(t, c, p, id, append(objects, podObject(name, "web", "1m"))...)
+	remote := name + "-aaaaaaaa"
+	cm := &corev1.ConfigMap{}
+	eventually(t, "the pod is there", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
+	for _, n := range names {
+		eventually(t, n+" is changed", func() bool {
+			if !c.get(t, remote, n, cm) {
+				return false
+			}
+			cm.Data["a"] = "2"
+			return c.owner.Update(t.Context(), cm) == nil
+		})
+	}
+	for _, n := range names {
+		eventually(t, n+" is as it was", func() bool { return c.get(t, remote, n, cm) && cm.Data["a"] == "1" })
+	}
+}
+
 func clearData(o k8s.Object) {
 	switch o := o.(type) {
 	case *corev1.ConfigMap:

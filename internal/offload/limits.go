@@ -21,8 +21,8 @@ const (
 	// by other writers are found when they are counted.
 	maxConfigWatches     = 128
 	maxPeerConfigWatches = 16
-	// configGather is the pause before a changed object is compared with what was applied. Its home is asked
-	// to apply it again at once, then after pauses that grow from compareInterval to half of configCalm;
+	// configGather is the pause before a changed object is compared with what was applied, and before its home
+	// is asked to apply again what differs: the first time, then after pauses that grow from compareInterval to half of configCalm;
 	// after configCalm without a change they start from the beginning.
 	configGather = time.Second
 	configCalm   = time.Hour

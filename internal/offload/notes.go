@@ -64,24 +64,27 @@ func (p *Provider) checkNote(o client.Object) (note []byte, ok bool) {
 var errCompare = peering.Errorf(peering.ReasonConflict, "objects at the provider are not as they were applied; compare them again")
 
 // compareIn returns the time until a consumer may be asked again to compare its objects here: the other
-// writer may go on.
+// writer may go on. Until the last question is sent, it covers what is found meanwhile.
 func (p *Provider) compareIn(peer peering.ClusterID, now time.Time) time.Duration {
 	last, ok := p.compared.Load(peer)
-	if !ok {
+	if !ok || now.Before(last.(time.Time)) {
 		return 0
 	}
 	return max(last.(time.Time).Add(compareInterval).Sub(now), 0)
 }
 
-// compareAgain asks a consumer to compare its objects here, if that is due. What is still wrong then is found
-// at the comparer's next interval.
+// compareAgain asks a consumer to compare its objects here, if that is due: after configGather, so that one
+// question covers all objects that another writer changed at about the same time. What is still wrong then
+// is found at the comparer's next interval.
 func (p *Provider) compareAgain(peer peering.ClusterID, now time.Time) {
-	if p.compareIn(peer, now) > 0 {
+	if last, ok := p.compared.Load(peer); ok && now.Before(last.(time.Time).Add(compareInterval)) {
 		return
 	}
-	p.compared.Store(peer, now)
-	p.hub.End(func(contract string) bool {
-		c, ok := p.cfg.Contracts(contract)
-		return ok && c.Peer == peer
+	p.compared.Store(peer, now.Add(configGather))
+	time.AfterFunc(configGather, func() {
+		p.hub.End(func(contract string) bool {
+			c, ok := p.cfg.Contracts(contract)
+			return ok && c.Peer == peer
+		})
 	})
 }
