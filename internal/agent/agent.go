@@ -163,7 +163,7 @@ func (a *agent) endpoints() []string {
 	return out
 }
 
-// buildStates builds what this cluster says to its peers, and what it may say and offer.
+// buildStates builds the state that this cluster sends to its peers, and its offers.
 func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	keys, err := inband.NewExchange(a.source.ID(), a.tunnelKey)
 	if err != nil {

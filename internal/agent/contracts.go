@@ -124,7 +124,7 @@ func (c *contractCache) granted(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
-	allowed := c.provider.Permissions(context.Background(), terms.Consumer.ID, store.Tolerations(stored), terms.NodeSelector) //nolint:forbidigo // a cache answers at once
+	allowed := c.provider.Permissions(context.Background(), terms.Consumer.ID, store.Tolerations(stored), terms.NodeSelector) //nolint:forbidigo // a read from a cache does not block
 	var homeAPI *podspec.HomeAPI
 	if allowed.HomeAPI {
 		homeAPI = c.homeAPI()

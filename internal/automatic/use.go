@@ -76,7 +76,7 @@ func planUse(v useInput) usePlan {
 		want := wanted[r.Name]
 		delete(wanted, r.Name)
 		switch {
-		case policy == "", !strings.HasPrefix(r.Name, requestPrefix): // a person's, whatever its labels say
+		case policy == "", !strings.HasPrefix(r.Name, requestPrefix): // an administrator's, whatever its labels say
 			if want != nil {
 				out.leftAlone = append(out.leftAlone, leftAlone{want.Labels[v1alpha1.LabelAutomatic], "PeeringRequest " + r.Name})
 			}

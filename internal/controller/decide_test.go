@@ -93,7 +93,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		"no trust":             {view: view(func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = "" }), want: map[string]metav1.ConditionStatus{"Trusted": "False", "Connected": "False", "Network": "True", "Offloading": "True"}, says: "entente join"},
 		"no session":           {view: view(func(v *PeerSnapshot) { v.Session = trust.Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
 		"probes lost":          {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Down", 0) }), want: except("Network", "False"), says: "172.30.2.11:51820"},
-		"never probed":         {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
+		"never probed":         {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not applied"},
 		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last reported at"},
 		"no gateway":           {view: view(func(v *PeerSnapshot) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
 		"the gateway died": {view: view(func(v *PeerSnapshot) {

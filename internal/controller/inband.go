@@ -171,7 +171,7 @@ func inBand(v PeerSnapshot) metav1.Condition {
 	}
 	switch {
 	case down != "":
-		return no("AwaitingPeer", joinTexts([]string{down, "the peer's administrator has to have given this cluster's parameters to that one (`entente network parameters` prints them), and UDP has to pass between the gateways, from one side at least"}))
+		return no("AwaitingPeer", joinTexts([]string{down, "the peer's administrator has to enter this cluster's parameters there (`entente network parameters` prints them), and UDP has to pass between the gateways, from one side at least"}))
 	case count == 0:
 		return no("NoGateway", "no node is a gateway: the fabric runs on none; check DaemonSet entente-fabric")
 	case relays == 0 && stale == "":
@@ -179,5 +179,5 @@ func inBand(v PeerSnapshot) metav1.Condition {
 	case stale != "":
 		return no("FabricSilent", stale)
 	}
-	return no("Applying", "the fabric has not taken up the tunnel yet")
+	return no("Applying", "the fabric has not applied the tunnel yet")
 }

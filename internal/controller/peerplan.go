@@ -99,7 +99,7 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 // leaving returns the Trusted condition of a peer that is being forgotten and whose contracts have been closed here
 // since the given time; unnotified means that it could not be notified in time.
 func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unnotified bool) {
-	reason, message := reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
+	reason, message := reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to be notified that its contracts are over", forgetWait)
 	switch session := s.Session; {
 	case session.Up == nil && (session.Denied || session.Untrusted), store.Revoked(s.Peer):
 		reason, message = reasonForgotten, "it is being forgotten, and trusts this cluster no longer"

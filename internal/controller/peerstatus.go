@@ -199,7 +199,7 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && fc.Spec.InBand != nil && !trust.Dialable(fc):
 		return no("AwaitingTunnel", "approved; this cluster introduces itself to it once the tunnel is up, and the condition InBand says what that waits for")
 	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && !trust.Dialable(fc):
-		return no("AwaitingIntroduction", "approved, and nothing says where it can be dialled: add spec.endpoints, or wait until it introduces itself")
+		return no("AwaitingIntroduction", "approved, and it has no endpoint that could be dialled: add spec.endpoints, or wait until it introduces itself")
 	case fc.Spec.Decision == v1alpha1.DecisionApproved:
 		return no("Introducing", "approved; this cluster introduces itself to it")
 	case fc.Spec.JoinToken != nil:
@@ -471,7 +471,7 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 	case stale != "":
 		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
-	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not applied the tunnel yet")
 }
 
 // wayOf returns the reason of a condition for a path that is up, and a text about the way that its packets take;

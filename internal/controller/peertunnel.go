@@ -98,7 +98,7 @@ func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in t
 	spec.Gateways = dialable(spec.Gateways, r.MayDial)
 	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
 	if apierrors.IsInvalid(err) {
-		state.lacks = joinTexts([]string{state.lacks, "what is to be open cannot be written, and what is to be closed is: " + peering.Text(err.Error(), maxWhy)})
+		state.lacks = joinTexts([]string{state.lacks, "what should open cannot be written, and what should close was written: " + peering.Text(err.Error(), maxWhy)})
 		err = nil
 	}
 	return state, err

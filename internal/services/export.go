@@ -175,7 +175,7 @@ func exportedService(s *corev1.Service, list []discoveryv1.EndpointSlice, own fu
 		if a, err := netip.ParseAddr(end.Address); err != nil || !own(a) {
 			continue
 		}
-		end.PodUID = "" // which pods there are is nobody else's business
+		end.PodUID = "" // other clusters need not know which pods there are
 		out.Endpoints = append(out.Endpoints, end)
 	}
 	return out
