@@ -38,7 +38,7 @@ func unread(change func(*intake.Config)) func(*PeerConfig) {
 
 // unread is how many bytes of messages that were not taken the server has in memory.
 func (p *peerTest) unread() int64 {
-	return p.server.meter.Held()
+	return p.server.meter.Unread()
 }
 
 // released waits until no more than most bytes are unread.

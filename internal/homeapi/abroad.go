@@ -25,24 +25,24 @@ import (
 type Pod struct {
 	// Consumer is its home.
 	Consumer peering.ClusterID
-	// Contract is the contract by which it runs, UID is its UID at home.
+	// Contract is the contract under which it runs, UID is its UID at home.
 	Contract, UID string
 }
 
-// AbroadConfig is what an Abroad needs. All of it is required.
+// AbroadConfig configures an Abroad. All of it is required.
 type AbroadConfig struct {
 	// Listener is where pods of consumers connect.
 	Listener net.Listener
-	// TLS has the certificate of the API server of every home, of an authority that the pods find
-	// as ca.crt. How Abroad speaks on it is its own to say.
+	// TLS has the certificate that stands in for the API server of every home, signed by an
+	// authority that the pods have as ca.crt. Abroad sets the application protocols.
 	TLS *tls.Config
-	// PodAt returns the pod of a consumer that has an address, unless none has it or two seem to. It
-	// must not block.
+	// PodAt returns the pod of a consumer that has an address; false if no pod or more than one
+	// has it. It must not block.
 	PodAt func(netip.Addr) (Pod, bool)
-	// Allowed says whether connections are carried by a contract: it is in force, and a policy says
-	// so. It must not block.
+	// Allowed reports whether connections are carried for a contract: whether it is in force and a
+	// policy allows it. It must not block.
 	Allowed func(contract string) bool
-	// Open asks a pod's home to answer a connection. The call ends with ctx.
+	// Open asks a pod's home to serve a connection. The call ends with ctx.
 	Open func(ctx context.Context, pod Pod) (carry.Stream, error)
 	Log  *slog.Logger
 }
@@ -51,13 +51,13 @@ type AbroadConfig struct {
 type Abroad struct {
 	cfg AbroadConfig
 
-	// from counts the connections of each address, and of those of each consumer: the others have
-	// some left.
+	// from counts the connections of each address, and of each consumer, so that some are left for
+	// the others.
 	from *accept.Counts[netip.Addr]
 	of   *accept.Counts[peering.ClusterID]
 
 	mu sync.Mutex
-	// open is the connections that are carried.
+	// open has the connections that are carried.
 	open map[*carried]struct{}
 }
 
@@ -108,7 +108,7 @@ func (a *Abroad) Run(ctx context.Context) error {
 	return nil
 }
 
-// recheck ends connections of pods that are gone, or that may not have them any more.
+// recheck ends connections of pods that are gone, or that are no longer allowed to have them.
 func (a *Abroad) recheck(ctx context.Context) {
 	notify.Each(ctx, recheck, func() {
 		a.mu.Lock()
@@ -122,8 +122,8 @@ func (a *Abroad) recheck(ctx context.Context) {
 	})
 }
 
-// take carries one connection, or tells the pod why not. Whoever is no pod of a consumer's is not
-// told anything.
+// take carries one connection, or responds to the pod with the reason why not. A client that is
+// not a pod of a consumer gets no response.
 func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	pod, ok := a.await(ctx, from)
 	if !ok {
@@ -145,7 +145,7 @@ func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	stream, err := a.connect(ctx, pod)
 	if err != nil {
 		a.cfg.Log.Info("a pod of a consumer does not reach its home's API", "peer", pod.Consumer, "contract", pod.Contract, "uid", pod.UID, "err", err)
-		tell(ctx, secure, err)
+		respond(ctx, secure, err)
 		return
 	}
 	own := &carried{from: from, pod: pod, end: end}
@@ -160,21 +160,22 @@ func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	join(ctx, secure, stream, pod)
 }
 
-// await returns the pod that has an address. The news of that may come a little later than the pod.
+// await returns the pod that has an address. The address may become known a little after the pod
+// started.
 func (a *Abroad) await(ctx context.Context, from netip.Addr) (Pod, bool) {
-	ctx, cancel := context.WithTimeout(ctx, newsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, addressTimeout)
 	defer cancel()
 	for {
 		if pod, ok := a.cfg.PodAt(from); ok {
 			return pod, true
 		}
-		if !notify.Pause(ctx, newsLook) {
+		if !notify.Pause(ctx, addressPoll) {
 			return Pod{}, false
 		}
 	}
 }
 
-// connect asks a pod's home to answer.
+// connect asks a pod's home to serve a connection.
 func (a *Abroad) connect(ctx context.Context, pod Pod) (carry.Stream, error) {
 	if !a.cfg.Allowed(pod.Contract) {
 		return nil, peering.Errorf(peering.ReasonPolicyRefused, "the cluster where the pod runs does not carry its home's API: its PeeringPolicy has to say homeAPI: Allowed")
@@ -182,7 +183,7 @@ func (a *Abroad) connect(ctx context.Context, pod Pod) (carry.Stream, error) {
 	// The call lasts as long as the connection, so its context has no deadline.
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(openTimeout, func() {
-		cancel(&peering.Error{Reason: peering.ReasonPeerUnreachable, Message: "the pod's home does not answer", RetryAfter: time.Second})
+		cancel(&peering.Error{Reason: peering.ReasonPeerUnreachable, Message: "the pod's home does not respond", RetryAfter: time.Second})
 	})
 	stream, err := a.cfg.Open(ctx, pod)
 	if late.Stop() {
@@ -215,8 +216,9 @@ func join(ctx context.Context, pod net.Conn, home carry.Stream, of Pod) {
 	work.Wait()
 }
 
-// tell answers requests of a pod that cannot reach its home, once, and ends.
-func tell(ctx context.Context, conn *tls.Conn, why error) {
+// respond responds once to a request of a pod that cannot reach its home, and closes the
+// connection.
+func respond(ctx context.Context, conn *tls.Conn, why error) {
 	listener := accept.NewHandoff(abroad())
 	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -242,7 +244,7 @@ func tell(ctx context.Context, conn *tls.Conn, why error) {
 	<-done
 }
 
-// closing is a connection that says when it is closed.
+// closing is a connection that notifies when it is closed.
 type closing struct {
 	net.Conn
 	once   sync.Once

@@ -8,7 +8,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// account bounds what one pod, or all pods at one provider, ask. Its owner has it locked.
+// account limits the connections and requests of one pod, or of all pods at one provider. Its
+// owner's lock guards it.
 type account struct {
 	streams, maxStreams   int
 	requests, maxRequests int
@@ -31,7 +32,7 @@ func accountOfPeer() *account {
 	}
 }
 
-// over says whether nothing of it needs to be remembered.
+// over reports whether the account can be removed.
 func (a *account) over(now time.Time) bool {
 	return a.streams == 0 && a.requests == 0 && now.Sub(a.last) > accountLife
 }

@@ -10,19 +10,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// facts is what decides whether a pod abroad may ask the API server of its home.
+// facts decide whether a pod abroad may call the API server of its home.
 type facts struct {
-	// pod is the pod on a virtual node of the provider that asks, nil if there is none of that
-	// UID.
+	// pod is the calling pod on a virtual node of the provider, nil if no pod there has its UID.
 	pod *corev1.Pod
-	// offloading is that of its namespace, nil if there is none.
+	// offloading is the NamespaceOffloading of its namespace, or nil.
 	offloading *v1alpha1.NamespaceOffloading
 	// own is the agent's namespace.
 	own string
 	now time.Time
 }
 
-// refusal says why the pod may not ask; nil if it may.
+// refusal returns why the pod may not call, or nil if it may.
 func (f facts) refusal() error {
 	p := f.pod
 	switch {
@@ -30,7 +29,7 @@ func (f facts) refusal() error {
 		return peering.Errorf(peering.ReasonPodUnknown, "no pod of that UID is on a virtual node of the caller's contract")
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return peering.Errorf(peering.ReasonPodUnknown, "pod %s/%s has ended", p.Namespace, p.Name)
-	// The time of a deletion has the grace period in it.
+	// The deletion timestamp includes the grace period.
 	case p.DeletionTimestamp != nil && f.now.After(p.DeletionTimestamp.Time):
 		return peering.Errorf(peering.ReasonPodUnknown, "pod %s/%s was deleted", p.Namespace, p.Name)
 	case p.Namespace == f.own || strings.HasPrefix(p.Namespace, "kube-"):

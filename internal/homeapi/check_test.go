@@ -35,7 +35,7 @@ func optedIn() (*corev1.Pod, *v1alpha1.NamespaceOffloading) {
 	return pod, offloading
 }
 
-func TestAPodAbroadAsksItsHomeOnlyWhereAllOptedIn(t *testing.T) {
+func TestAPodAbroadCallsItsHomeOnlyWhereAllOptedIn(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, tc := range map[string]struct {
@@ -49,9 +49,9 @@ func TestAPodAbroadAsksItsHomeOnlyWhereAllOptedIn(t *testing.T) {
 		"it failed":                                {func(f *facts) { f.pod.Status.Phase = corev1.PodFailed }, peering.ReasonPodUnknown},
 		"it was deleted, its time is over":         {func(f *facts) { f.pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Second)} }, peering.ReasonPodUnknown},
 		"it does not ask":                          {func(f *facts) { f.pod.Annotations = nil }, peering.ReasonPolicyRefused},
-		"it says something else":                   {func(f *facts) { f.pod.Annotations[v1alpha1.AnnotationHomeAPI] = "True" }, peering.ReasonPolicyRefused},
+		"its annotation has another value":         {func(f *facts) { f.pod.Annotations[v1alpha1.AnnotationHomeAPI] = "True" }, peering.ReasonPolicyRefused},
 		"its namespace is not offloaded":           {func(f *facts) { f.offloading = nil }, peering.ReasonPolicyRefused},
-		"its namespace says nothing":               {func(f *facts) { f.offloading.Spec.HomeAPI = "" }, peering.ReasonPolicyRefused},
+		"its namespace does not set it":            {func(f *facts) { f.offloading.Spec.HomeAPI = "" }, peering.ReasonPolicyRefused},
 		"its namespace denies":                     {func(f *facts) { f.offloading.Spec.HomeAPI = v1alpha1.HomeAPIDenied }, peering.ReasonPolicyRefused},
 		"offloading ends":                          {func(f *facts) { f.offloading.DeletionTimestamp = &metav1.Time{Time: now} }, peering.ReasonPolicyRefused},
 		"it is of kube-system":                     {func(f *facts) { f.pod.Namespace = "kube-system" }, peering.ReasonPolicyRefused},
@@ -74,7 +74,7 @@ func TestAPodAbroadAsksItsHomeOnlyWhereAllOptedIn(t *testing.T) {
 	}
 }
 
-func TestAPodCannotSayOnWhoseBehalfItAsks(t *testing.T) {
+func TestAPodCannotSetItsIdentity(t *testing.T) {
 	t.Parallel()
 	h := http.Header{
 		"Authorization": {"Bearer x"}, "Impersonate-User": {"admin"}, "Impersonate-Extra-Scopes": {"all"}, "X-Remote-User": {"admin"},
@@ -88,7 +88,7 @@ func TestAPodCannotSayOnWhoseBehalfItAsks(t *testing.T) {
 	}
 }
 
-func FuzzNoHeaderSaysWhoAsks(f *testing.F) {
+func FuzzNoHeaderIdentifiesTheCaller(f *testing.F) {
 	f.Add("Impersonate-User", "admin")
 	f.Add("authorization", "Bearer x")
 	f.Add("X-Remote-Group", "system:masters")
@@ -171,13 +171,13 @@ func TestAccountsKeepToTheirLimits(t *testing.T) {
 	for range maxStreamsOfPod {
 		a.close(now)
 	}
-	// Who closes and opens all the time does not begin with a new account.
+	// A pod that closes and opens connections all the time does not get a new account.
 	if a.over(now.Add(accountLife)) || !a.over(now.Add(accountLife+time.Second)) {
 		t.Error("an account lasts for another time than it should")
 	}
 }
 
-func TestARequestThatItsPodGaveUpIsNotRefused(t *testing.T) {
+func TestARequestThatItsPodCancelledIsNotRefused(t *testing.T) {
 	t.Parallel()
 	pod, offloading := optedIn()
 	for want, givesUp := range map[string]bool{"cancelled": true, "refused": false} {

@@ -8,8 +8,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// clean takes away what says who asks: that is home's to say. What a proxy before the API
-// server would say is never believed of a pod either.
+// clean removes headers that identify the caller, which only home may set, and those of a proxy,
+// which a pod must not set either.
 func clean(h http.Header) {
 	for name := range h {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
@@ -21,8 +21,8 @@ func clean(h http.Header) {
 	}
 }
 
-// checkRequest says why a request is not passed on; nil if it is. After an upgrade a connection
-// is not requests any more, and nobody could say which pod's they are.
+// checkRequest returns why a request is not passed on, or nil. Upgrades are refused: after one,
+// the connection has no separate requests any more that could be checked.
 func checkRequest(r *http.Request) error {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -37,7 +37,7 @@ func checkRequest(r *http.Request) error {
 	return nil
 }
 
-// hasToken says whether a list of tokens, as in a Connection header, has one.
+// hasToken reports whether a list of tokens, as in a Connection header, has a token.
 func hasToken(values []string, token string) bool {
 	for _, value := range values {
 		for part := range strings.SplitSeq(value, ",") {

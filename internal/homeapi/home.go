@@ -26,24 +26,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// HomeConfig is what a Home needs. All of it is required.
+// HomeConfig configures a Home. All of it is required.
 type HomeConfig struct {
 	// REST is how to reach the API server. Its credentials are not used for requests of pods.
 	REST *rest.Config
-	// Client asks for tokens.
+	// Client requests tokens.
 	Client kubernetes.Interface
-	// Pod returns the pod of a UID that is on the virtual node of a contract with a provider, nil if
-	// there is none. It must not block, and what it returns is only read.
+	// Pod returns the pod with a UID on the virtual node of a contract with a provider, or nil. It
+	// must not block, and the pod is only read.
 	Pod func(provider peering.ClusterID, contract, uid string) *corev1.Pod
-	// Offloading returns the NamespaceOffloading of a namespace, nil if there is none. It must not
-	// block.
+	// Offloading returns the NamespaceOffloading of a namespace, or nil. It must not block.
 	Offloading func(namespace string) *v1alpha1.NamespaceOffloading
 	// Namespace is the agent's own.
 	Namespace string
 	Log       *slog.Logger
 }
 
-// Home answers connections of pods abroad with what the API server of their home says.
+// Home passes requests of pods abroad on to the API server of this cluster, their home.
 type Home struct {
 	cfg      HomeConfig
 	proxy    *httputil.ReverseProxy
@@ -64,10 +63,10 @@ type conn struct {
 	provider      peering.ClusterID
 	contract, uid string
 	pod, peer     *account
-	// moved is when bytes passed last, in Unix nanoseconds.
+	// moved is when the last bytes passed, in Unix nanoseconds.
 	moved    atomic.Int64
 	requests atomic.Int64
-	// why is why home ended it.
+	// why is why home ended the connection.
 	why atomic.Pointer[error]
 }
 
@@ -89,7 +88,7 @@ func (c *conn) cut(why error) {
 	_ = c.Close()
 }
 
-// NewHome returns a Home that answers while Run runs.
+// NewHome returns a Home that serves while Run runs.
 func NewHome(cfg HomeConfig) (*Home, error) {
 	if cfg.REST == nil || cfg.Client == nil || cfg.Pod == nil || cfg.Offloading == nil || cfg.Namespace == "" || cfg.Log == nil {
 		return nil, errors.New("home API: all of its configuration is required")
@@ -104,7 +103,7 @@ func NewHome(cfg HomeConfig) (*Home, error) {
 	return h, err
 }
 
-// Run answers connections until ctx ends.
+// Run serves connections until ctx ends.
 func (h *Home) Run(ctx context.Context) error {
 	server := newServer(http.HandlerFunc(h.serve))
 	done := make(chan error, 1)
@@ -120,7 +119,7 @@ func (h *Home) Run(ctx context.Context) error {
 			h.check(func(*conn) error { return errStopping })
 			return nil
 		case err := <-done:
-			return fmt.Errorf("answer pods abroad: %w", err)
+			return fmt.Errorf("serve pods abroad: %w", err)
 		case <-tick.C:
 			h.check(h.over)
 		}
@@ -132,7 +131,7 @@ var (
 	errIdle     = fmt.Errorf("nothing passed for %s", idleTimeout)
 )
 
-// over says why a connection has to end; nil if it may go on.
+// over returns why a connection has to end, or nil if it may go on.
 func (h *Home) over(c *conn) error {
 	if h.now().Sub(time.Unix(0, c.moved.Load())) > idleTimeout {
 		return errIdle
@@ -141,7 +140,7 @@ func (h *Home) over(c *conn) error {
 	return err
 }
 
-// check cuts the connections that have to end, and forgets what is not needed any more.
+// check cuts the connections that have to end, and removes accounts that are no longer needed.
 func (h *Home) check(over func(*conn) error) {
 	h.mu.Lock()
 	open := slices.Collect(maps.Keys(h.conns))
@@ -160,7 +159,7 @@ func (h *Home) check(over func(*conn) error) {
 	}
 }
 
-// allowed returns a pod abroad that may ask, or why it may not.
+// allowed returns a pod abroad if it may call, or why it may not.
 func (h *Home) allowed(provider peering.ClusterID, contract, uid string) (*corev1.Pod, error) {
 	f := facts{pod: h.cfg.Pod(provider, contract, uid), own: h.cfg.Namespace, now: h.now()}
 	if f.pod != nil {
@@ -169,8 +168,8 @@ func (h *Home) allowed(provider peering.ClusterID, contract, uid string) (*corev
 	return f.pod, f.refusal()
 }
 
-// Connect answers a connection that a provider brings of a pod that it runs, until it ends. Its
-// error is for the provider, and the pod.
+// Connect serves a connection of a pod that a provider runs, until it ends. Its error is sent to
+// the provider and the pod.
 func (h *Home) Connect(ctx context.Context, provider peering.ClusterID, contract, uid string, s carry.Stream) error {
 	pod, err := h.allowed(provider, contract, uid)
 	if err != nil {
@@ -257,7 +256,7 @@ func (h *Home) begin(c *conn) (end func(), err error) {
 	}, nil
 }
 
-// serve answers a request.
+// serve serves a request.
 func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
@@ -296,5 +295,5 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, value)))
 }
 
-// abroad is the address of what comes from another cluster.
+// abroad is the address of a connection from another cluster.
 func abroad() net.Addr { return accept.Place{Kind: "peer", Name: "a pod abroad"} }

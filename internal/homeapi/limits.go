@@ -20,7 +20,7 @@ const (
 	requestBurstOfPod  = 100
 	requestRateOfPeer  = 400
 	requestBurstOfPeer = 800
-	// maxRequestsOfPod is how many requests of a pod are answered at once, watches included,
+	// maxRequestsOfPod is how many requests of a pod are served at once, watches included,
 	// maxRequestsOfPeer how many of all pods at one provider.
 	maxRequestsOfPod  = 128
 	maxRequestsOfPeer = 1024
@@ -31,16 +31,16 @@ const (
 	receiveBuffer = 64 << 10
 	// headerTimeout is how long the headers of a request may take to come.
 	headerTimeout = 10 * time.Second
-	// idleTimeout ends a connection over which nothing passes. Whoever watches has bookmarks or
-	// pings more often.
+	// idleTimeout ends a connection over which nothing passes. A watch has bookmarks or pings more
+	// often.
 	idleTimeout = 10 * time.Minute
 	// recheck is how often it is checked whether a connection may still be there.
 	recheck = 2 * time.Second
-	// accountLife is for how long the rates of a pod, or of a provider, are remembered after its last
+	// accountLife is for how long the rates of a pod, or of a provider, are kept after its last
 	// connection.
 	accountLife = time.Minute
-	// tokenLife is how long a token is good for, the least that API servers give, tokenRenew after
-	// how long another is asked for, and tokenTimeout how long one may take to get.
+	// tokenLife is how long a token is valid, the least that API servers issue, tokenRenew after
+	// how long another one is requested, and tokenTimeout how long a request may take.
 	tokenLife    = 10 * time.Minute
 	tokenRenew   = 8 * time.Minute
 	tokenTimeout = 10 * time.Second
@@ -54,14 +54,14 @@ const (
 	maxConnections           = 512
 	maxConnectionsOfConsumer = 128
 	maxConnectionsOfAddress  = 16
-	// newsTimeout is how long a connection waits to be known by its address: a pod may run
-	// before the news of its address is there. newsLook is how often it is looked for.
-	newsTimeout = 4 * time.Second
-	newsLook    = 100 * time.Millisecond
-	// handshakeTimeout is how long TLS may take to begin, and openTimeout how long home may
-	// take to answer.
+	// addressTimeout is how long a connection waits until its pod is known: a pod may run before
+	// its address is known here. addressPoll is how often that is checked.
+	addressTimeout = 4 * time.Second
+	addressPoll    = 100 * time.Millisecond
+	// handshakeTimeout is how long the TLS handshake may take, and openTimeout how long home may
+	// take to respond.
 	handshakeTimeout = 10 * time.Second
 	openTimeout      = 10 * time.Second
-	// refusalTimeout is for how long a pod is told why it is refused.
+	// refusalTimeout is how long the response with a refusal may take.
 	refusalTimeout = 10 * time.Second
 )

@@ -204,9 +204,9 @@ func (w *world) client(t *testing.T, change ...func(*rest.Config)) kubernetes.In
 // eventually waits for something that has to become so.
 var eventually = waittest.Eventually
 
-// TestAPodAbroadAsksItsHomeOnARealAPIServer has a client of client-go ask through both halves, with the
+// TestAPodAbroadCallsItsHomeOnARealAPIServer has a client of client-go ask through both halves, with the
 // agent's own rights and policies.
-func TestAPodAbroadAsksItsHomeOnARealAPIServer(t *testing.T) {
+func TestAPodAbroadCallsItsHomeOnARealAPIServer(t *testing.T) {
 	server := charttest.StartAPIServer(t)
 	owner, err := kubernetes.NewForConfig(server.Owner)
 	if err != nil {
@@ -231,8 +231,8 @@ func TestAPodAbroadAsksItsHomeOnARealAPIServer(t *testing.T) {
 	testUpgrade(t, w)
 	testMetrics(t, w)
 	testEnds(t, w, owner, h2)
-	if said := w.log.String(); strings.Contains(said, "eyJ") || !strings.Contains(said, "serviceAccount=web") {
-		t.Errorf("the log has a token, or does not say who asked:\n%s", said)
+	if log := w.log.String(); strings.Contains(log, "eyJ") || !strings.Contains(log, "serviceAccount=web") {
+		t.Errorf("the log has a token, or does not name the caller:\n%s", log)
 	}
 }
 
@@ -272,7 +272,7 @@ func setUp(t *testing.T, owner kubernetes.Interface) (*corev1.Pod, *v1alpha1.Nam
 	return pod, offloading
 }
 
-// testMetrics holds that both halves count what passes through them.
+// testMetrics checks that both halves count what passes through them.
 func testMetrics(t *testing.T, w *world) {
 	t.Helper()
 	for _, m := range []struct {
@@ -315,7 +315,7 @@ func counted(t *testing.T, of []prometheus.Collector, name string, labels []stri
 	return 0
 }
 
-// testWhoItIs holds that a pod is its own ServiceAccount, whatever it says.
+// testWhoItIs checks that a pod is its own ServiceAccount, whatever headers it sends.
 func testWhoItIs(t *testing.T, w *world, pod *corev1.Pod) {
 	t.Helper()
 	c := w.client(t, func(c *rest.Config) {
@@ -332,7 +332,7 @@ func testWhoItIs(t *testing.T, w *world, pod *corev1.Pod) {
 	}
 }
 
-// testUpgrade holds that a connection stays one of requests.
+// testUpgrade checks that upgrades are refused.
 func testUpgrade(t *testing.T, w *world) {
 	t.Helper()
 	transport, err := rest.TransportFor(w.config(func(c *rest.Config) { c.NextProtos = []string{"http/1.1"} }))
@@ -355,7 +355,8 @@ func testUpgrade(t *testing.T, w *world) {
 	}
 }
 
-// testEnds holds that what is open ends with what allows it, and that the pod hears why.
+// testEnds checks that connections end when they are no longer allowed, and that the pod gets the
+// reason.
 func testEnds(t *testing.T, w *world, owner, c kubernetes.Interface) {
 	t.Helper()
 	get := func() error {
@@ -411,7 +412,8 @@ func testEnds(t *testing.T, w *world, owner, c kubernetes.Interface) {
 	testGone(t, w, owner, get)
 }
 
-// testGone holds that a pod that is gone has nothing any more, whoever says that it runs.
+// testGone checks that a pod that is gone has no access any more, even if a provider claims that
+// it runs.
 func testGone(t *testing.T, w *world, owner kubernetes.Interface, get func() error) {
 	t.Helper()
 	if err := owner.CoreV1().Pods("shop").Delete(t.Context(), "web-0", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
@@ -430,8 +432,8 @@ func testGone(t *testing.T, w *world, owner kubernetes.Interface, get func() err
 		t.Fatal(err)
 	}
 	defer stranger.Close()
-	_ = stranger.SetDeadline(time.Now().Add(newsTimeout + 10*time.Second))
+	_ = stranger.SetDeadline(time.Now().Add(addressTimeout + 10*time.Second))
 	if n, err := stranger.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-		t.Errorf("whoever is no pod of a consumer's is told %d bytes: %v", n, err)
+		t.Errorf("a client that is not a pod of a consumer gets %d bytes: %v", n, err)
 	}
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What became of a request of a pod abroad.
+// Outcomes of a request of a pod abroad.
 const (
 	outcomePassed  = "passed_on"
 	outcomeLimited = "limited"
 	outcomeRefused = "refused"
-	// outcomeCancelled is of one that ended before it was passed on, because the pod or its connection did not wait.
+	// outcomeCancelled is the outcome of a request that ended before it was passed on, because the
+	// pod or its connection did not wait.
 	outcomeCancelled = "cancelled"
 )
 
@@ -41,7 +42,7 @@ func (c *connections) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Collectors returns what is counted at home:
+// Collectors returns the metrics of home:
 //
 //	entente_home_api_connections{peer}             of pods of this cluster that run at the peer
 //	entente_home_api_requests_total{peer,outcome}  passed_on, limited, refused, cancelled
@@ -58,7 +59,7 @@ func (h *Home) Collectors() []prometheus.Collector {
 		})}
 }
 
-// Collectors returns what is counted at a provider:
+// Collectors returns the metrics of a provider:
 //
 //	entente_home_api_carried_connections{peer}  of the peer's pods that run here
 func (a *Abroad) Collectors() []prometheus.Collector {

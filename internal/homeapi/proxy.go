@@ -25,8 +25,8 @@ type (
 	tokenKey struct{}
 )
 
-// newServer returns a server of HTTP/1.1, and of HTTP/2 by prior knowledge, without TLS: that
-// ends at the provider.
+// newServer returns a server of HTTP/1.1, and of HTTP/2 by prior knowledge, without TLS, which
+// the provider terminates.
 func newServer(handler http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -36,7 +36,7 @@ func newServer(handler http.Handler) *http.Server {
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxRequestsOfPod, MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer,
 		},
-		// What a client does wrong is told to the client.
+		// Errors of clients are returned to them.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
@@ -44,10 +44,10 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// newProxy returns what passes requests on to the API server, with the token of their context. It
-// calls rejected if the API server does not know that.
+// newProxy returns a proxy that passes requests on to the API server, with the token in their
+// context. It calls rejected if the API server rejects the token.
 func newProxy(cfg *rest.Config, rejected func(*conn), log *slog.Logger) (*httputil.ReverseProxy, error) {
-	// Nothing of the agent's own rights is in a request of a pod.
+	// A request of a pod must not have the agent's own credentials.
 	anonymous := rest.AnonymousClientConfig(cfg)
 	transport, err := rest.TransportFor(anonymous)
 	if err != nil {
@@ -77,25 +77,25 @@ func newProxy(cfg *rest.Config, rejected func(*conn), log *slog.Logger) (*httput
 			if r.Context().Err() != nil {
 				return // the pod does not wait for it
 			}
-			log.Warn("the API server does not answer a pod abroad", "err", err)
-			refuse(w, peering.Errorf(peering.ReasonKubernetes, "the API server of the pod's home does not answer its agent"))
+			log.Warn("the API server does not respond to a pod abroad", "err", err)
+			refuse(w, peering.Errorf(peering.ReasonKubernetes, "the API server of the pod's home does not respond to its agent"))
 		},
 	}, nil
 }
 
-// tokenRefusal is what a pod is told where there is no token for it.
+// tokenRefusal is the error that a pod gets if no token can be issued for it.
 func tokenRefusal(err error, pod *corev1.Pod) error {
 	name := pod.Namespace + "/" + serviceAccount(pod)
 	switch {
 	case apierrors.IsNotFound(err):
 		return peering.Errorf(peering.ReasonPolicyRefused, "home has no ServiceAccount %s, or no such pod, any more", name)
 	case apierrors.IsForbidden(err):
-		return peering.Errorf(peering.ReasonPolicyRefused, "the agent of home may not ask for tokens of ServiceAccount %s; its administrator has to look at the agent's log", name)
+		return peering.Errorf(peering.ReasonPolicyRefused, "the agent of home may not ask for tokens of ServiceAccount %s; its administrator has to check the agent's log", name)
 	}
-	return peering.Errorf(peering.ReasonKubernetes, "home gives no token of ServiceAccount %s now", name)
+	return peering.Errorf(peering.ReasonKubernetes, "home cannot issue a token of ServiceAccount %s now", name)
 }
 
-// refuse answers as an API server does.
+// refuse responds with an error in the form of an API server's.
 func refuse(w http.ResponseWriter, err error) {
 	code, reason := http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
 	message := "the API of home cannot be reached"

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// tokens has a token for each pod that asks, in memory only.
+// tokens has a token for each pod that calls, in memory only.
 type tokens struct {
 	client kubernetes.Interface
 	now    func() time.Time
@@ -22,15 +22,15 @@ type tokens struct {
 	all map[types.UID]*token
 }
 
-// token is that of one pod. Who holds turn may ask for another.
+// token is the token of one pod. The goroutine that holds turn may request another.
 type token struct {
 	turn  chan struct{}
 	value string
 	renew time.Time
 }
 
-// of returns a token of a pod's ServiceAccount that is bound to the pod: it is good for as long
-// as the pod is there, and for ten minutes at most.
+// of returns a token of a pod's ServiceAccount that is bound to the pod: it is valid while the
+// pod exists, and for ten minutes at most.
 func (t *tokens) of(ctx context.Context, pod *corev1.Pod) (string, error) {
 	t.mu.Lock()
 	own, ok := t.all[pod.UID]
@@ -58,7 +58,7 @@ func (t *tokens) of(ctx context.Context, pod *corev1.Pod) (string, error) {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("ask for a token of ServiceAccount %s/%s: %w", pod.Namespace, name, err)
+		return "", fmt.Errorf("request a token of ServiceAccount %s/%s: %w", pod.Namespace, name, err)
 	}
 	own.value, own.renew = got.Status.Token, t.now().Add(tokenRenew)
 	return own.value, nil

@@ -40,18 +40,18 @@ type conn struct {
 	from  *sender
 	r     *bufio.Reader
 
-	// Of the goroutine that reads alone: how much of the preface and of the payload at hand
-	// is to come, whether the length of its padding is, and the header of the next frame.
+	// Only for the goroutine that reads: how many bytes of the preface and of the current payload
+	// are to come, whether the length of its padding is, and the header of the next frame.
 	preface, payload int
 	padded           bool
 	header           [9]byte
 	got              int
-	// How many calls were refused, and that they were too many.
+	// How many calls were refused, and whether they were too many.
 	refused int
 	shut    bool
 
-	// Under the Meter's lock: the stream of the frame that was read last, its call, if the
-	// frame is one of DATA, and the calls by their streams.
+	// Guarded by the Meter's lock: the stream of the last frame, its call if it is a DATA frame,
+	// and the calls by their streams.
 	stream uint32
 	now    *call
 	calls  map[uint32]*call
@@ -64,7 +64,7 @@ const (
 	flagPadded = 8
 )
 
-// addr leads from a call to its connection.
+// addr is an address by which the connection of a call is found.
 type addr struct {
 	net.Addr
 	conn *conn
@@ -97,7 +97,7 @@ func (c *conn) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
 // Read implements net.Conn. gRPC calls it from one goroutine.
 func (c *conn) Read(b []byte) (int, error) {
 	if c.shut {
-		c.meter.cutOff(c, "it goes on calling though it is refused")
+		c.meter.cutOff(c, "it goes on calling although it is refused")
 		return 0, errRefusedTooOften
 	}
 	n, err := c.r.Read(b)
@@ -110,14 +110,14 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// count looks at bytes that were read. The lock is held.
+// count counts bytes that were read. The caller holds the lock.
 func (c *conn) count(b []byte) {
 	skip := min(c.preface, len(b))
 	c.preface -= skip
 	for b = b[skip:]; len(b) > 0; {
 		if c.payload > 0 {
 			if c.padded && c.now != nil && len(c.now.frames) > 0 {
-				// The length of the padding, and the padding, are no bytes of a message.
+				// The length of the padding, and the padding, are not part of a message.
 				last := &c.now.frames[len(c.now.frames)-1]
 				last.unread -= min(last.unread, 1+uint32(b[0]))
 			}
@@ -137,7 +137,7 @@ func (c *conn) count(b []byte) {
 	}
 }
 
-// begin looks at a frame's header. The lock is held.
+// begin handles a frame's header. The caller holds the lock.
 func (c *conn) begin() {
 	length := uint32(c.header[0])<<16 | uint32(c.header[1])<<8 | uint32(c.header[2])
 	c.payload = int(length)
@@ -154,8 +154,8 @@ func (c *conn) begin() {
 	}
 }
 
-// frameCost is what gRPC spends on a DATA frame: a buffer of one of its sizes, and what
-// refers to it.
+// frameCost is how many bytes gRPC allocates for a DATA frame: a buffer of one of its sizes, and
+// its references.
 func frameCost(length uint32) uint32 {
 	const overhead = 128
 	switch {
@@ -180,8 +180,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. What the connection's calls hold counts until gRPC has let go
-// of them.
+// Close implements net.Conn. The unread bytes of the connection's calls count until gRPC has
+// released the calls.
 func (c *conn) Close() error {
 	c.meter.mu.Lock()
 	delete(c.from.conns, c)

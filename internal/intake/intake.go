@@ -18,17 +18,17 @@ import (
 type Config struct {
 	// Log takes a line when a connection is cut off, at most one a minute.
 	Log *slog.Logger
-	// Sender returns on whose account a connection's bytes are, and whether that is a
-	// trusted peer: of others Stranger is the limit, and they are ended first.
+	// Sender returns the name under which a connection's bytes are counted, and whether that is a
+	// trusted peer. Stranger is the limit of all others, whose calls are ended first.
 	Sender func(remote net.Addr, auth credentials.AuthInfo) (name string, trusted bool)
-	// Call, Peer, Stranger and All are how many bytes may be unread of one call, one
-	// trusted peer, one other sender, and all senders together.
+	// Call, Peer, Stranger and All are the limits of unread bytes of one call, one trusted peer,
+	// one other sender, and all senders together.
 	Call, Peer, Stranger, All int64
-	// EndTimeout is how long gRPC may take to let go of a call that was ended, before the
-	// call's connection is closed, and WriteTimeout how long a caller may take to read
-	// what it is sent.
+	// EndTimeout is how long gRPC may take to release a call that was ended, before the call's
+	// connection is closed, and WriteTimeout how long a caller may take to read what is sent to
+	// it.
 	EndTimeout, WriteTimeout time.Duration
-	// ReadBuffer is the number of bytes that are read at once where gRPC asked for fewer.
+	// ReadBuffer is how many bytes are read at once if gRPC asks for fewer.
 	ReadBuffer int
 }
 
@@ -41,52 +41,52 @@ type Meter struct {
 	warn rate.Sometimes
 
 	mu      sync.Mutex
-	held    int64
+	unread  int64
 	senders map[string]*sender
 }
 
-// sender is who sends over one or more connections. The Meter's lock guards it.
+// sender is a client with one or more connections. The Meter's lock guards it.
 type sender struct {
 	conns   map[*conn]struct{}
 	limit   int64
 	trusted bool
-	held    int64
+	unread  int64
 }
 
 // call is what was received for one call. The Meter's lock guards all but conn and gone.
 type call struct {
 	conn *conn
-	// gone is closed when gRPC has let go of the call.
+	// gone is closed when gRPC has released the call.
 	gone chan struct{}
 	// end ends the call. It must not block.
 	end   func()
 	ended bool
-	// stream says that messages are released one by one.
+	// stream means that messages are released one by one.
 	stream bool
-	// frames is the frames with unread bytes of messages, the oldest first, and held what
-	// they cost.
+	// frames has the frames with unread bytes of messages, the oldest first, and unread is their
+	// cost.
 	frames []frame
-	held   int64
+	unread int64
 }
 
-// frame is a DATA frame: how many bytes of it are unread, and what it costs.
+// frame is a DATA frame: how many of its bytes are unread, and its cost.
 type frame struct{ unread, cost uint32 }
 
-// ErrHeldTooMuch is why the Meter ends a call.
-var ErrHeldTooMuch = errors.New("the call was sent more than its handler reads")
+// ErrUnreadLimit is the reason for which the Meter ends a call.
+var ErrUnreadLimit = errors.New("the call was sent more than its handler reads")
 
-var errRefusedTooOften = errors.New("intake: the caller goes on calling though it is refused")
+var errRefusedTooOften = errors.New("intake: the caller goes on calling although it is refused")
 
-// New returns a Meter of no connections.
+// New returns a Meter without connections.
 func New(cfg Config) *Meter {
 	return &Meter{cfg: cfg, senders: make(map[string]*sender), warn: rate.Sometimes{Interval: time.Minute}}
 }
 
-// Held returns how many bytes are counted.
-func (m *Meter) Held() int64 {
+// Unread returns the cost of all unread bytes.
+func (m *Meter) Unread() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.held
+	return m.unread
 }
 
 // Conns returns how many connections are open.
@@ -101,17 +101,17 @@ func (m *Meter) Conns() (n int) {
 
 type callKey struct{}
 
-// Begin counts what the call is sent, from its headers on. It returns the call's context,
-// and is for gRPC's tap (grpc.InTapHandle).
+// Begin counts what is sent to a call, from its headers on. It returns the call's context, and is
+// for gRPC's tap (grpc.InTapHandle).
 func (m *Meter) Begin(ctx context.Context) context.Context {
 	c := connOf(ctx)
 	if c == nil {
 		return ctx
 	}
-	// gRPC ends the context that it made when it lets go of the call. The one that is
-	// returned ends when the call has to.
+	// gRPC ends its own context when it releases the call. The returned one ends when the call has
+	// to end.
 	own, cancel := context.WithCancelCause(ctx)
-	one := &call{conn: c, gone: make(chan struct{}), end: func() { cancel(ErrHeldTooMuch) }}
+	one := &call{conn: c, gone: make(chan struct{}), end: func() { cancel(ErrUnreadLimit) }}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := c.stream
@@ -120,16 +120,16 @@ func (m *Meter) Begin(ctx context.Context) context.Context {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(c.calls, id)
-		m.add(one, -one.held)
+		m.add(one, -one.unread)
 		one.frames, one.ended = nil, true
 		close(one.gone)
 	})
 	return context.WithValue(own, callKey{}, one)
 }
 
-// Refused counts a call that gRPC's tap refuses. After limit of them the connection is
-// read no more, so that gRPC closes it: gRPC keeps the context of a refused call until the
-// connection ends.
+// Refused counts a call that gRPC's tap refuses. After limit of them the connection is no longer
+// read, so that gRPC closes it: gRPC keeps the context of a refused call until the connection
+// ends.
 func (m *Meter) Refused(ctx context.Context, limit int) {
 	if c := connOf(ctx); c != nil {
 		c.refused++
@@ -156,29 +156,29 @@ func OnEnd(ctx context.Context, end func(error)) {
 	one.conn.meter.mu.Lock()
 	defer one.conn.meter.mu.Unlock()
 	// end takes locks of gRPC's, and gRPC takes the Meter's lock while it holds those.
-	one.end = func() { go end(ErrHeldTooMuch) }
-	if errors.Is(context.Cause(ctx), ErrHeldTooMuch) {
+	one.end = func() { go end(ErrUnreadLimit) }
+	if errors.Is(context.Cause(ctx), ErrUnreadLimit) {
 		one.end() // before the handler began
 	}
 }
 
-// add changes what a call holds. The lock is held.
+// add changes the unread cost of a call. The caller holds the lock.
 func (m *Meter) add(one *call, cost int64) {
-	one.held += cost
-	one.conn.from.held += cost
-	m.held += cost
+	one.unread += cost
+	one.conn.from.unread += cost
+	m.unread += cost
 	m.forget(one.conn)
 }
 
-// forget forgets a connection's sender once it has no connection and holds nothing. The
-// lock is held.
+// forget removes a connection's sender once it has no connection and no unread bytes. The caller
+// holds the lock.
 func (m *Meter) forget(c *conn) {
-	if len(c.from.conns) == 0 && c.from.held == 0 && m.senders[c.name] == c.from {
+	if len(c.from.conns) == 0 && c.from.unread == 0 && m.senders[c.name] == c.from {
 		delete(m.senders, c.name)
 	}
 }
 
-// read says that a stream's handler has received a message of n bytes.
+// read releases a message of n bytes, which a stream's handler has received.
 func (m *Meter) read(one *call, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,8 +193,8 @@ func (m *Meter) read(one *call, n int) {
 	}
 }
 
-// relieve ends calls until every limit is kept, and returns once gRPC has let go of them.
-// c is the connection that was read. The lock is held, except while it waits.
+// relieve ends calls until every limit is kept, and returns once gRPC has released them. c is the
+// connection that was read. The caller holds the lock, which relieve releases while it waits.
 func (m *Meter) relieve(c *conn) {
 	for one := m.excess(c); one != nil; one = m.excess(c) {
 		one.ended = true
@@ -204,29 +204,29 @@ func (m *Meter) relieve(c *conn) {
 		case <-one.gone:
 		case <-time.After(m.cfg.EndTimeout):
 			m.cutOff(one.conn, "its calls do not end")
-			// To close may take as long as the other side lets it.
+			// Close may block for as long as the other side does not read.
 			go func() { _ = one.conn.Close() }()
 		}
 		m.mu.Lock()
 	}
 }
 
-// excess returns the call to end next, nil if every limit is kept or no call is left. The
-// lock is held.
+// excess returns the call to end next, or nil if every limit is kept or no call is left. The
+// caller holds the lock.
 func (m *Meter) excess(c *conn) *call {
 	switch {
-	case c.now != nil && c.now.held > m.cfg.Call && !c.now.ended:
+	case c.now != nil && c.now.unread > m.cfg.Call && !c.now.ended:
 		return c.now
-	case c.from.held > c.from.limit:
+	case c.from.unread > c.from.limit:
 		return c.from.largest()
-	case m.held > m.cfg.All:
+	case m.unread > m.cfg.All:
 		return m.most().largest()
 	}
 	return nil
 }
 
-// largest returns the call of a sender that holds the most, nil if none is left to end. The
-// lock is held.
+// largest returns the call of a sender with the most unread bytes, or nil if no call is left to
+// end. The caller holds the lock.
 func (s *sender) largest() *call {
 	var largest *call
 	if s == nil {
@@ -234,7 +234,7 @@ func (s *sender) largest() *call {
 	}
 	for c := range s.conns {
 		for _, one := range c.calls {
-			if one.held > 0 && !one.ended && (largest == nil || one.held > largest.held) {
+			if one.unread > 0 && !one.ended && (largest == nil || one.unread > largest.unread) {
 				largest = one
 			}
 		}
@@ -242,14 +242,14 @@ func (s *sender) largest() *call {
 	return largest
 }
 
-// most returns the sender that holds the most: a trusted one only if no other holds
-// anything. The lock is held.
+// most returns the sender with the most unread bytes: a trusted one only if no other has any. The
+// caller holds the lock.
 func (m *Meter) most() *sender {
 	var most *sender
 	for _, s := range m.senders {
 		switch {
-		case s.held == 0:
-		case most == nil, most.trusted && !s.trusted, most.trusted == s.trusted && s.held > most.held:
+		case s.unread == 0:
+		case most == nil, most.trusted && !s.trusted, most.trusted == s.trusted && s.unread > most.unread:
 			most = s
 		}
 	}

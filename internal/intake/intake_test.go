@@ -111,7 +111,7 @@ func TestMeterCountsFramesCutInAnyPieces(t *testing.T) {
 			}
 			sent = data(sent, flags, 1, payload)
 			want += int64(frameCost(uint32(len(payload))))
-			sent = data(sent, 0, 9, []byte{1, 2, 3}) // a stream that is none
+			sent = data(sent, 0, 9, []byte{1, 2, 3}) // a stream that does not exist
 			sent = append(sent, 0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 		}
 		for len(sent) > 0 {
@@ -119,22 +119,22 @@ func TestMeterCountsFramesCutInAnyPieces(t *testing.T) {
 			c.receive(sent[:n])
 			sent = sent[n:]
 		}
-		if got := m.Held(); got != want || c.from.held != want {
-			t.Fatalf("round %d: %d bytes are held, %d of the sender, want %d", round, got, c.from.held, want)
+		if got := m.Unread(); got != want || c.from.unread != want {
+			t.Fatalf("round %d: %d bytes are unread, %d of the sender, want %d", round, got, c.from.unread, want)
 		}
 		for i, size := range sizes {
-			if m.Held() == 0 {
-				t.Fatalf("round %d: nothing is held before message %d of %d is read", round, i, len(sizes))
+			if m.Unread() == 0 {
+				t.Fatalf("round %d: nothing is unread before message %d of %d is read", round, i, len(sizes))
 			}
 			m.HandleRPC(ctx, &stats.InPayload{WireLength: size})
 		}
-		if got := m.Held(); got != 0 {
-			t.Fatalf("round %d: %d bytes are held after all was read", round, got)
+		if got := m.Unread(); got != 0 {
+			t.Fatalf("round %d: %d bytes are unread after all was read", round, got)
 		}
 	}
 }
 
-func TestUnaryCallHoldsItsMessageUntilItEnds(t *testing.T) {
+func TestTheMessageOfAUnaryCallCountsUntilTheCallEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMeter(func(c *Config) { c.Call = 40 * kib })
 		c := m.opened("a")
@@ -142,13 +142,13 @@ func TestUnaryCallHoldsItsMessageUntilItEnds(t *testing.T) {
 		m.HandleRPC(ctx, &stats.Begin{})
 		send(c, 1, 16*kib)
 		m.HandleRPC(ctx, &stats.InPayload{WireLength: 16 * kib})
-		if m.Held() == 0 {
-			t.Error("nothing is held while the handler runs")
+		if m.Unread() == 0 {
+			t.Error("nothing is unread while the handler runs")
 		}
 		send(c, 1, 48*kib)
 		synctest.Wait()
-		if m.Held() != 0 || !errors.Is(context.Cause(ctx), ErrHeldTooMuch) {
-			t.Errorf("%d bytes are held of a call that ended with %v", m.Held(), context.Cause(ctx))
+		if m.Unread() != 0 || !errors.Is(context.Cause(ctx), ErrUnreadLimit) {
+			t.Errorf("%d bytes are unread of a call that ended with %v", m.Unread(), context.Cause(ctx))
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestLimitsEndTheLargestCall(t *testing.T) {
 		sent   []sent
 		ended  []int
 	}{
-		"none": {func(*Config) {}, []sent{{"a", 1, 320 * kib}, {"s", 1, 640 * kib}}, nil},
+		"no limit": {func(*Config) {}, []sent{{"a", 1, 320 * kib}, {"s", 1, 640 * kib}}, nil},
 		"of a call": {
 			func(c *Config) { c.Call = 100 * kib }, []sent{{"a", 1, 80 * kib}, {"a", 3, 112 * kib}, {"s", 1, 16 * kib}}, []int{1},
 		},
@@ -174,10 +174,10 @@ func TestLimitsEndTheLargestCall(t *testing.T) {
 		"of a stranger": {
 			func(c *Config) { c.Stranger = 40 * kib }, []sent{{"a", 1, 80 * kib}, {"s", 1, 16 * kib}, {"s", 3, 48 * kib}, {"t", 1, 80 * kib}}, []int{2},
 		},
-		"of all, held by peers": {
+		"of all, by peers": {
 			func(c *Config) { c.All = 200 * kib }, []sent{{"a", 1, 64 * kib}, {"b", 1, 48 * kib}, {"a", 3, 48 * kib}, {"c", 1, 48 * kib}}, []int{0},
 		},
-		"of all, held by a stranger, too": {
+		"of all, also by a stranger": {
 			func(c *Config) { c.All = 200 * kib }, []sent{{"a", 1, 128 * kib}, {"s1", 1, 16 * kib}, {"s2", 1, 32 * kib}, {"b", 1, 48 * kib}}, []int{2},
 		},
 	} {
@@ -226,8 +226,8 @@ func TestCallThatDoesNotEndLosesItsConnection(t *testing.T) {
 		}
 		letGo()
 		synctest.Wait()
-		if held := m.Held(); held > 33*kib {
-			t.Errorf("%d bytes are held", held)
+		if unread := m.Unread(); unread > 33*kib {
+			t.Errorf("%d bytes are unread", unread)
 		}
 		if m.senders["a"] != nil || m.senders["b"] == nil {
 			t.Errorf("%d senders are left", len(m.senders))
@@ -244,7 +244,7 @@ func TestOnEndReplacesTheEndOfTheContext(t *testing.T) {
 		own := m.Begin(ctx)
 		ended := 0
 		OnEnd(own, func(why error) {
-			if !errors.Is(why, ErrHeldTooMuch) {
+			if !errors.Is(why, ErrUnreadLimit) {
 				t.Errorf("it is ended for %v", why)
 			}
 			ended++
@@ -279,7 +279,7 @@ func TestMessageIsReadWhileItsCallEnds(t *testing.T) {
 		reading.Wait()
 		<-gone
 	}
-	if m.Held() != 0 || len(c.calls) != 0 {
-		t.Errorf("%d bytes are held by %d calls", m.Held(), len(c.calls))
+	if m.Unread() != 0 || len(c.calls) != 0 {
+		t.Errorf("%d bytes are unread by %d calls", m.Unread(), len(c.calls))
 	}
 }

@@ -18,8 +18,8 @@ const (
 	ConfigMapKey = "client-ca-file"
 )
 
-// Run keeps the client CA up to date until ctx ends. One that was read stays while it
-// cannot be read again, and goes when the cluster publishes none.
+// Run keeps the client CA up to date until ctx ends. The last one is kept while it cannot be read
+// again, and removed when the cluster no longer publishes it.
 func (r *Reviewer) Run(ctx context.Context) {
 	for {
 		pause := ClientCARefresh

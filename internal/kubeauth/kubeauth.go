@@ -28,12 +28,12 @@ const AuthenticatedGroup = "system:authenticated"
 
 // Config configures a Reviewer.
 type Config struct {
-	// Client asks the API server, and Log takes what cannot be read. Both are required.
+	// Client calls the API server, and Log takes its errors. Both are required.
 	Client kubernetes.Interface
 	Log    *slog.Logger
-	// Now is the clock by which certificates are verified; nil is time.Now.
+	// Now is the clock by which certificates are verified; nil means time.Now.
 	Now func() time.Time
-	// Cache says that answers are kept: see AllowTTL.
+	// Cache means that reviews are cached: see AllowTTL.
 	Cache bool
 }
 
@@ -46,8 +46,8 @@ type Reviewer struct {
 	grants *cache.LRUExpireCache // user and permission → bool
 }
 
-// UnknownError is why a request's caller is not a user of the cluster. Any other error is
-// that the API server could not be asked.
+// UnknownError is why a request's caller is not a user of the cluster. Any other error means that
+// the API server could not be called.
 type UnknownError string
 
 func (e UnknownError) Error() string { return string(e) }
@@ -57,11 +57,11 @@ func New(cfg Config) *Reviewer {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Reviewer{cfg: cfg, tokens: cache.NewLRUExpireCache(MaxAnswers), grants: cache.NewLRUExpireCache(MaxAnswers)}
+	return &Reviewer{cfg: cfg, tokens: cache.NewLRUExpireCache(MaxCached), grants: cache.NewLRUExpireCache(MaxCached)}
 }
 
-// Authenticate returns the user who makes a request. As at the API server, a certificate
-// counts before a token, and a token counts where the certificate does not.
+// Authenticate returns the user that makes a request. As at the API server, a certificate counts
+// before a token, and a token counts if the certificate is not valid.
 func (r *Reviewer) Authenticate(req *http.Request) (authenticationv1.UserInfo, error) {
 	var chain []*x509.Certificate
 	if req.TLS != nil {
@@ -129,7 +129,7 @@ func (r *Reviewer) certificate(chain []*x509.Certificate) (authenticationv1.User
 	return withAuthenticated(authenticationv1.UserInfo{Username: leaf.Subject.CommonName, Groups: leaf.Subject.Organization}), nil
 }
 
-// token asks the API server whose token it is. Only that it knows one is kept.
+// token asks the API server for the user of a token. Only successful reviews are cached.
 func (r *Reviewer) token(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
 	key := sha256.Sum256([]byte(token))
 	if user, ok := r.tokens.Get(key); ok {
@@ -159,23 +159,23 @@ func withAuthenticated(user authenticationv1.UserInfo) authenticationv1.UserInfo
 	return user
 }
 
-// Allowed says whether a user has a permission.
+// Allowed reports whether a user has a permission.
 func (r *Reviewer) Allowed(ctx context.Context, user authenticationv1.UserInfo, permission authorizationv1.ResourceAttributes) (bool, error) {
 	return r.granted(ctx, user, grantKey(user, permission), authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &permission})
 }
 
-// MayGet says whether a user may get a URL.
+// MayGet reports whether a user may get a URL.
 func (r *Reviewer) MayGet(ctx context.Context, user authenticationv1.UserInfo, path string) (bool, error) {
 	permission := authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}
 	return r.granted(ctx, user, grantKey(user, permission), authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: &permission})
 }
 
-// grantKey is what an answer is kept by.
+// grantKey is the cache key of a review.
 func grantKey(user authenticationv1.UserInfo, permission any) string {
 	return fmt.Sprintf("%q %q %q %q %+v", user.Username, user.UID, user.Groups, user.Extra, permission)
 }
 
-// granted asks the API server, unless its answer is kept.
+// granted asks the API server, unless its review is cached.
 func (r *Reviewer) granted(ctx context.Context, user authenticationv1.UserInfo, key string, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 	if allowed, ok := r.grants.Get(key); ok {
 		return allowed.(bool), nil

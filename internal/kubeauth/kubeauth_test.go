@@ -42,7 +42,7 @@ func TestBearerTokenTakesOneToken(t *testing.T) {
 	}
 }
 
-func TestAnswersAreKeptOnlyWithCache(t *testing.T) {
+func TestReviewsAreCachedOnlyWithCache(t *testing.T) {
 	for cache, want := range map[bool]int{true: 1, false: 2} {
 		tokens, grants := 0, 0
 		client := fake.NewClientset()

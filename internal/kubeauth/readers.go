@@ -12,14 +12,14 @@ import (
 )
 
 // MetricsReaders lets only authorised callers read metrics: with a token that the API server
-// knows, of a user who may get the URL that is asked for. Others are told why not. The API server
-// is asked about maxReaders at a time, for any pod can ask; its answers are kept for a while, so
-// that who reads again and again costs it nothing, and goes on while it is away.
+// knows, of a user who may get the requested URL. Others get an error with the reason. The API
+// server is asked about maxReaders at a time, since any pod can ask. Its reviews are cached for a
+// while, so that a regular reader costs it nothing, and can go on while it is away.
 func MetricsReaders(c kubernetes.Interface, log *slog.Logger, next http.Handler) http.Handler {
 	r := New(Config{Client: c, Log: log, Cache: true})
 	places := make(chan struct{}, maxReaders)
 	judge := func(req *http.Request) (status int, why string) {
-		if r.remembers(req) {
+		if r.cached(req) {
 			return http.StatusOK, ""
 		}
 		select {
@@ -39,9 +39,9 @@ func MetricsReaders(c kubernetes.Interface, log *slog.Logger, next http.Handler)
 	})
 }
 
-// remembers says that the API server need not be asked: who sends the token was allowed to get
-// the URL lately.
-func (r *Reviewer) remembers(req *http.Request) bool {
+// cached reports whether the API server need not be asked, since the user of the token was lately
+// allowed to get the URL.
+func (r *Reviewer) cached(req *http.Request) bool {
 	token, err := BearerToken(req.Header)
 	if err != nil || token == "" {
 		return false
@@ -54,7 +54,7 @@ func (r *Reviewer) remembers(req *http.Request) bool {
 	return ok && allowed.(bool)
 }
 
-// judge returns StatusOK for a user who may get what is requested; or another status, and why.
+// judge returns StatusOK for a user who may get what is requested, or another status, and why.
 func (r *Reviewer) judge(req *http.Request) (status int, why string) {
 	user, err := r.Authenticate(req)
 	if unknown, ok := errors.AsType[UnknownError](err); ok {

@@ -32,7 +32,7 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 	c.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		asked++
 		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		if down || review.Spec.Token == "nobody-answers" {
+		if down || review.Spec.Token == "no-response" {
 			return true, nil, errors.New("down")
 		}
 		review.Status.Authenticated = review.Spec.Token != "forged"
@@ -54,13 +54,13 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 	for header, want := range map[string]int{
 		"": http.StatusUnauthorized, "Bearer ": http.StatusUnauthorized, "Basic prometheus": http.StatusUnauthorized,
 		"Bearer forged": http.StatusUnauthorized, "Bearer pod": http.StatusForbidden,
-		"Bearer nobody-answers": http.StatusServiceUnavailable, "Bearer prometheus": http.StatusOK, "bearer prometheus": http.StatusOK,
+		"Bearer no-response": http.StatusServiceUnavailable, "Bearer prometheus": http.StatusOK, "bearer prometheus": http.StatusOK,
 	} {
 		if got := get(t, h, header); got != want {
 			t.Errorf("%q: got %d, want %d", header, got, want)
 		}
 	}
-	// A reader who comes again and again costs the API server nothing, and is not lost with it.
+	// A regular reader costs the API server nothing, and is served while that is down.
 	down = true
 	before := asked
 	for range 100 {
@@ -69,7 +69,7 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 		}
 	}
 	if got := get(t, h, "Bearer pod"); got != http.StatusForbidden {
-		t.Errorf("who was refused lately: %d", got)
+		t.Errorf("a reader that was refused lately gets %d", got)
 	}
 	if asked != before || served != 102 {
 		t.Errorf("the API server was asked %d times more, metrics were served %d times", asked-before, served)
@@ -104,12 +104,12 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 	for range maxReaders + 1 {
 		go func() { done <- get(t, h, "Bearer x") }()
 	}
-	// The API server answers nobody yet, so the first answer is the one too many.
+	// The API server does not respond yet, so the first response is to the reader beyond the limit.
 	if got := <-done; got != http.StatusTooManyRequests {
 		t.Errorf("one more got %d", got)
 	}
 	if got := get(t, h, "Bearer known"); got != http.StatusOK {
-		t.Errorf("one who was allowed lately gets %d, because others wait", got)
+		t.Errorf("a reader that was allowed lately gets %d, because others wait", got)
 	}
 	close(leave)
 	for range maxReaders {

@@ -1,13 +1,13 @@
-// Package notify has what loops wait for: a channel that tells that something changed, and time.
+// Package notify has what loops wait for: a channel that notifies of changes, and pauses.
 package notify
 
-// Channel has a value once something happened since it was last received from.
+// Channel has a value if Notify was called since the last receive.
 type Channel chan struct{}
 
 // New returns a channel without a value.
 func New() Channel { return make(Channel, 1) }
 
-// Notify has the channel have a value, and never blocks.
+// Notify puts a value into the channel unless it has one. It never blocks.
 func (c Channel) Notify() {
 	select {
 	case c <- struct{}{}:

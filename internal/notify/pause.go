@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Pause waits, and says whether it did: false is that ctx ended before.
+// Pause waits for d. It returns false if ctx ended before.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -17,7 +17,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Each calls do each time d has passed, until ctx ends.
+// Each calls do whenever d has passed, until ctx ends.
 func Each(ctx context.Context, d time.Duration, do func()) {
 	tick := time.NewTicker(d)
 	defer tick.Stop()

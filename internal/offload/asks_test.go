@@ -51,7 +51,7 @@ func (q *questions) note(ctx context.Context, list client.ObjectList, opts ...cl
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.asked++
-	if _, ok := paced.AskedBy(ctx); ok {
+	if _, ok := paced.PeerOf(ctx); ok {
 		q.mine++
 	}
 	if list == nil {

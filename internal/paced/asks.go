@@ -11,30 +11,30 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// asks bounds how often peers have the API server asked. What is only read, and what
-// is tried and not made, no budget of bytes counts.
-type asks struct {
+// requests limits the rate of requests to the API server for peers. The budget of bytes does not
+// count reads and failed writes.
+type requests struct {
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*rate.Limiter
 }
 
-type askedByKey struct{}
+type peerKey struct{}
 
-// For returns a context in which it is a peer that has the API server asked.
+// For returns a context in which requests to the API server are made for a peer.
 func For(ctx context.Context, peer peering.ClusterID) context.Context {
-	return context.WithValue(ctx, askedByKey{}, peer)
+	return context.WithValue(ctx, peerKey{}, peer)
 }
 
-// AskedBy returns the peer that has the API server asked in a context; false is for nobody, as
-// the reconcilers ask.
-func AskedBy(ctx context.Context) (peering.ClusterID, bool) {
-	peer, ok := ctx.Value(askedByKey{}).(peering.ClusterID)
+// PeerOf returns the peer for which requests in a context are made; false for requests of the
+// agent itself, as those of reconcilers.
+func PeerOf(ctx context.Context) (peering.ClusterID, bool) {
+	peer, ok := ctx.Value(peerKey{}).(peering.ClusterID)
 	return peer, ok
 }
 
-// wait waits until it is the turn of the peer that ctx names.
-func (a *asks) wait(ctx context.Context) error {
-	peer, ok := AskedBy(ctx)
+// wait waits until the rate of the peer in ctx allows a request.
+func (a *requests) wait(ctx context.Context) error {
+	peer, ok := PeerOf(ctx)
 	if !ok {
 		return nil
 	}
@@ -44,13 +44,13 @@ func (a *asks) wait(ctx context.Context) error {
 	return nil
 }
 
-func (a *asks) of(peer peering.ClusterID) *rate.Limiter {
+func (a *requests) of(peer peering.ClusterID) *rate.Limiter {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.peers[peer]
 	if l == nil {
-		maps.DeleteFunc(a.peers, func(_ peering.ClusterID, l *rate.Limiter) bool { return l.Tokens() >= maxAsksBurst })
-		l = rate.NewLimiter(maxAsks, maxAsksBurst)
+		maps.DeleteFunc(a.peers, func(_ peering.ClusterID, l *rate.Limiter) bool { return l.Tokens() >= maxRequestsBurst })
+		l = rate.NewLimiter(maxRequests, maxRequestsBurst)
 		a.peers[peer] = l
 	}
 	return l

@@ -36,16 +36,16 @@ func TestAFloodingPeerDelaysOnlyItself(t *testing.T) {
 			}
 			return time.Since(begun)
 		}
-		if took := ask("a", maxAsksBurst); took > 0 {
+		if took := ask("a", maxRequestsBurst); took > 0 {
 			t.Errorf("what a peer may ask at once took %s", took)
 		}
-		if took := ask("a", 10*maxAsks); took < 10*time.Second-time.Millisecond || took > 11*time.Second {
+		if took := ask("a", 10*maxRequests); took < 10*time.Second-time.Millisecond || took > 11*time.Second {
 			t.Errorf("ten seconds' worth took %s", took)
 		}
-		if took := ask("b", maxAsks); took > 0 {
+		if took := ask("b", maxRequests); took > 0 {
 			t.Errorf("another peer waited %s", took)
 		}
-		// Who asks for nobody, as the reconciler does, does not wait.
+		// Requests of the agent itself, as those of a reconciler, do not wait.
 		if err := c.List(t.Context(), &corev1.ConfigMapList{}); err != nil {
 			t.Error(err)
 		}

@@ -16,24 +16,25 @@ import (
 type Config struct {
 	// Client reads and writes the cluster. Required.
 	Client client.WithWatch
-	// Writes bounds the bytes that peers make it write. Required.
+	// Writes limits the bytes that are written for peers. Required.
 	Writes budget.Limits
-	// Unseen returns how many bytes of an object are written though it does not show them, as one
-	// of a cache that keeps a part. Nil is for none.
+	// Unseen returns how many bytes of an object are written in addition to those that it has, as
+	// for an object of a cache that keeps only a part. If nil, there are no such bytes.
 	Unseen func(client.Object) int
 	// Now returns the time. It defaults to time.Now.
 	Now func() time.Time
 }
 
-// Client is a client that keeps to the pace of peers. Copies of it share what is counted.
+// Client is a client that limits requests and writes for each peer. Copies of it share their
+// counts.
 type Client struct {
 	client.WithWatch
-	asks   *asks
+	asks   *requests
 	writes *writes
 }
 
-// New returns a client whose budget is half used. What a process before this one let through
-// is not known, and a restart must not double what etcd has to keep.
+// New returns a client whose budget is half used, since it is not known how much a previous
+// process wrote, and a restart must not double what etcd has to keep.
 func New(cfg Config) Client {
 	if cfg.Unseen == nil {
 		cfg.Unseen = func(client.Object) int { return 0 }
@@ -42,7 +43,7 @@ func New(cfg Config) Client {
 		cfg.Now = time.Now
 	}
 	return Client{
-		WithWatch: cfg.Client, asks: &asks{peers: make(map[peering.ClusterID]*rate.Limiter)}, writes: newWrites(cfg),
+		WithWatch: cfg.Client, asks: &requests{peers: make(map[peering.ClusterID]*rate.Limiter)}, writes: newWrites(cfg),
 	}
 }
 
@@ -62,8 +63,8 @@ func (c Client) List(ctx context.Context, list client.ObjectList, opts ...client
 	return c.WithWatch.List(ctx, list, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Create implements client.Writer. A pod is also written when it is bound, and when
-// its kubelet says how it starts. A dry run writes nothing.
+// Create implements client.Writer. A pod is also written when it is bound, and when its kubelet
+// reports its start. A dry run writes nothing.
 func (c Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	writes := 1
 	if _, ok := o.(*corev1.Pod); ok {
@@ -115,7 +116,7 @@ func (c Client) SubResource(name string) client.SubResourceClient {
 	return part{SubResourceClient: c.WithWatch.SubResource(name), writes: c.writes}
 }
 
-// part is a subresource, of which a write is one of the object.
+// part is a subresource, whose writes count as writes of the object.
 type part struct {
 	client.SubResourceClient
 	writes *writes

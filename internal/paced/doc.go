@@ -1,8 +1,8 @@
-// Package paced is a Kubernetes client that asks and writes at the pace of the peer for which it
-// does so, so that a peer that wants much delays itself alone.
+// Package paced is a Kubernetes client that limits reads and writes for each peer, so that a peer
+// with many requests delays only itself.
 //
-// For which peer something is asked says the context. One that asks too often waits in the call. For
-// which peer something is written says the object's label. A write beyond the peer's budget fails
-// with an OverBudget and writes nothing; Retry tries it again when there is room, and Admit keeps
-// those in line that would wait. What takes away what a peer has here is counted, and never waits.
+// The context names the peer of a request, which waits in the call if the peer has too many. The
+// object's label names the peer of a write. A write beyond the peer's budget fails with an
+// OverBudget and writes nothing; Retry tries it again when there is room, and Admit queues writes
+// before. Writes that remove what a peer has here are counted, and never wait.
 package paced

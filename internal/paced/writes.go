@@ -16,18 +16,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// writes counts what is written against the budget of the peer whose label the object has.
+// writes counts what is written against the budget of the peer in the object's label.
 type writes struct {
 	now    func() time.Time
 	unseen func(client.Object) int
-	// lines are those who wait for room, by peer.
+	// lines are the queues of writes that wait for room, by peer.
 	lines turns.Locks
 
 	mu   sync.Mutex
 	used *budget.Budget[peering.ClusterID]
 }
 
-// Writes bounds the bytes that consumers make the agent write.
+// Writes returns the limits of the bytes that the agent writes for consumers.
 func Writes() budget.Limits {
 	return budget.Limits{Burst: budgetBurst, Rate: budgetRate, UserBurst: budgetPeerBurst, UserRate: budgetRate}
 }
@@ -52,14 +52,14 @@ func (e *OverBudget) Error() string {
 
 type urgentKey struct{}
 
-// Urgent returns a context whose writes are counted and do not wait: what takes away
-// what a peer has here. There is never more of that than it has.
+// Urgent returns a context whose writes are counted and do not wait. It is for writes that remove
+// what a peer has here, which bounds them.
 func Urgent(ctx context.Context) context.Context {
 	return context.WithValue(ctx, urgentKey{}, true)
 }
 
-// spend counts so many writes of an object as it will be, 0 for a dry run. The API server
-// stores the whole, however little of it changed.
+// spend counts writes of an object in its new form, 0 for a dry run. The API server stores the
+// whole object, however little of it changed.
 func (w *writes) spend(ctx context.Context, o client.Object, writes int) error {
 	if writes == 0 {
 		return nil
@@ -81,13 +81,13 @@ func (w *writes) spend(ctx context.Context, o client.Object, writes int) error {
 	return over(peer, w.used.Take(w.now(), peer, float64(writes*size)))
 }
 
-// goes says of an object that ends whether etcd keeps no more than its key of that: the
-// last finalizer is away.
+// goes reports whether a write removes an object, of which etcd then keeps only the key: it is
+// being deleted and has no finalizer left.
 func goes(o client.Object) bool {
 	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
-// over returns the error of a peer that has to wait, nil if it has not.
+// over returns the error of a peer that has to wait, or nil.
 func over(peer peering.ClusterID, wait time.Duration) error {
 	if wait <= 0 {
 		return nil
@@ -95,8 +95,8 @@ func over(peer peering.ClusterID, wait time.Duration) error {
 	return &OverBudget{Peer: peer, Wait: min(max(wait, budgetWaitMin), budgetWaitMax)}
 }
 
-// Room returns an OverBudget if a peer has to wait with its next write. What would wait in
-// the end is better not begun: reading large objects takes time, too.
+// Room returns an OverBudget if a peer's next write has to wait. Work that would end in such a
+// write should not begin: reading large objects takes time, too.
 func (c Client) Room(peer peering.ClusterID) error {
 	w := c.writes
 	w.mu.Lock()
@@ -104,9 +104,9 @@ func (c Client) Room(peer peering.ClusterID) error {
 	return over(peer, w.used.Wait(w.now(), peer))
 }
 
-// Admit waits until a peer may write. Of those that wait as many are let through as there is
-// room for, in the order in which they came: those behind wait until done is called. It
-// refuses one that has waited for patience.
+// Admit waits until a peer may write. As many writes as there is room for are admitted, in the
+// order in which they came; the next one waits until done is called. A write that waited for
+// patience is refused.
 func (c Client) Admit(ctx context.Context, peer peering.ClusterID) (done func(), err error) {
 	line := "admit/" + string(peer)
 	if !c.writes.lines.Taken(line) && c.Room(peer) == nil {
@@ -115,15 +115,14 @@ func (c Client) Admit(ctx context.Context, peer peering.ClusterID) (done func(),
 	return c.await(ctx, line, peer)
 }
 
-// Retry does something for a peer, again if a write of it had to wait. It must be fit
-// to be done again.
+// Retry calls do for a peer, and again if a write in it has to wait. do must be safe to repeat.
 func (c Client) Retry(ctx context.Context, peer peering.ClusterID, do func() error) error {
 	err := do()
 	for {
 		if _, over := errors.AsType[*OverBudget](err); !over {
 			return err
 		}
-		// Not Admit's line: this may be who the others there wait for.
+		// Not in Admit's queue, in which others may wait for this call.
 		done, late := c.await(ctx, "go on/"+string(peer), peer)
 		if late != nil {
 			return late
@@ -133,8 +132,8 @@ func (c Client) Retry(ctx context.Context, peer peering.ClusterID, do func() err
 	}
 }
 
-// await waits in a line, and at its head until the peer may write. Whoever is behind
-// waits until done is called.
+// await waits in a queue, and at its head until the peer may write. The next in the queue waits
+// until done is called.
 func (c Client) await(ctx context.Context, line string, peer peering.ClusterID) (done func(), err error) {
 	patient, cancel := context.WithTimeoutCause(ctx, patience, &peering.Refusal{
 		Reason: peering.RefusedQuota, Retryable: true,

@@ -178,7 +178,7 @@ func TestBudgetChargesUrgentWrites(t *testing.T) {
 	if m.spend(t.Context(), o, 1) == nil {
 		t.Error("one that deleted all it had may write at once")
 	}
-	// What one deletes keeps nobody else waiting.
+	// Deletes of one peer do not make others wait.
 	if err := m.spend(t.Context(), largeConfig("b"), 1); err != nil {
 		t.Error(err)
 	}
@@ -196,8 +196,8 @@ func metered(t *testing.T, l budget.Limits) (c Client, write func() error) {
 	return c, write
 }
 
-// When there is room again, of those that wait as many are tried as it is enough for, in
-// the order in which they came; nobody comes before them, and another peer does not wait.
+// When there is room again, as many waiting writes as it is enough for are tried, in the order in
+// which they came; no other comes before them, and another peer does not wait.
 func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 	const each = 150 * time.Millisecond // in which a MiB is freed
 	mib := float64(1<<20 + budgetWriteBytes + 200)
@@ -280,7 +280,7 @@ func TestWaitingForTheBudgetIsBounded(t *testing.T) {
 		}
 		work.Wait()
 		if c.writes.lines.Taken("admit/a") {
-			t.Error("somebody is still in line")
+			t.Error("a write is still in the queue")
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gtank/ristretto255"
 )
 
-// The functions of the draft, by the names that it has for them. Sections are those of
+// The functions of the draft, by their names there. Sections are those of
 // draft-irtf-cfrg-cpace-21.
 
 const (
@@ -60,7 +60,7 @@ func scalarMult(y *ristretto255.Scalar, g *ristretto255.Element) []byte {
 
 // scalarMultVfy is G.scalar_mult_vfy (section 8.3), and the check that follows it (section
 // 7.2): the error is ErrShare where the draft says G.I. As the order of the group is a
-// prime, only the identity, and what is no element, lead there.
+// prime, only the identity, and what is not an element, lead there.
 func scalarMultVfy(y *ristretto255.Scalar, share []byte) ([]byte, error) {
 	x, err := decodeShare(share)
 	if err != nil {

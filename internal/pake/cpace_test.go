@@ -91,7 +91,7 @@ func TestRunMatchesTheVectorsOfTheDraft(t *testing.T) {
 		2b38950a39dfd5d4a79164614c2984f7daa460b588c1e80c3fa2068af7900447`)
 }
 
-func TestSharesAreTakenAsTheDraftSays(t *testing.T) {
+func TestSharesAreAcceptedAsInTheDraft(t *testing.T) {
 	s := scalar(t, "7cd0e075fa7955ba52c02759a6c90dbbfc10e6d40aea8d283e407d88cf538a05")
 	k, err := scalarMultVfy(s, unhex(t, "2c3c6b8c4f3800e7aef6864025b4ed79bd599117e427c41bd47d93d654b4a51c"))
 	if err != nil {
@@ -103,7 +103,7 @@ func TestSharesAreTakenAsTheDraftSays(t *testing.T) {
 			t.Errorf("%s: %x, %v", name, k, err)
 		}
 	}
-	// A scalar that is zero is none, whichever share it meets.
+	// A zero scalar is refused with any share.
 	if k, err := scalarMultVfy(ristretto255.NewScalar(), unhex(t, "2c3c6b8c4f3800e7aef6864025b4ed79bd599117e427c41bd47d93d654b4a51c")); !errors.Is(err, ErrShare) {
 		t.Errorf("a key that is the identity: %x, %v", k, err)
 	}
@@ -130,8 +130,8 @@ func badShares(t testing.TB) map[string][]byte {
 	}
 }
 
-// FuzzDecodeShare holds to it that what is taken as a share is the one encoding of an
-// element that is not the identity.
+// FuzzDecodeShare checks that only the one encoding of an element other than the identity is
+// accepted as a share.
 func FuzzDecodeShare(f *testing.F) {
 	f.Add(ristretto255.NewGeneratorElement().Bytes())
 	for _, share := range badShares(f) {

@@ -1,11 +1,11 @@
-// Package pake lets two clusters prove to each other that they hold the same secret.
-// Who listens learns nothing of it. Who answers with a guess, or stands between the two,
-// learns whether that one guess is right, and has to begin another run for the next.
+// Package pake lets two clusters prove to each other that they know the same secret. An
+// eavesdropper learns nothing about it. A cluster that responds with a guess, or an attacker in
+// the middle, learns whether that one guess is right, and has to begin another run for the next
+// one.
 //
 // It is CPace (draft-irtf-cfrg-cpace-21) with the cipher suite CPACE-RISTR255-SHA512
 // (section 8.3), in the initiator-responder setting, followed by explicit key confirmation
-// of both sides (section 10.4). What is passed between them, and who may try how often, is
-// for others to decide.
+// of both sides (section 10.4). Other packages transport the messages and limit the attempts.
 package pake
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/gtank/ristretto255"
 )
 
-// What crosses.
+// Sizes of what is sent.
 const (
 	// ShareLen is how many bytes a share has.
 	ShareLen = 32
@@ -30,19 +30,18 @@ const (
 	ConfirmationLen = sha512.Size
 )
 
-// What can be wrong; look with errors.Is.
+// Errors; compare with errors.Is.
 var (
 	// ErrSecret: the secret is too short or too long.
 	ErrSecret = fmt.Errorf("a secret has %d to %d bytes", MinSecret, MaxSecret)
-	// ErrShare: the other side's share is not one, or would make the key known.
+	// ErrShare: the other side's share is not valid, or would make the key known.
 	ErrShare = errors.New("not a valid share")
-	// ErrMismatch: the two sides do not hold the same secret, or do not mean the same
-	// run, as when somebody is in between.
-	ErrMismatch = errors.New("the secrets differ, or somebody is in between")
+	// ErrMismatch: the two sides have different secrets, or are not in the same run, as when the
+	// connection was intercepted.
+	ErrMismatch = errors.New("the secrets differ, or the connection was intercepted")
 )
 
-// Secret is what both sides hold. It never shows itself: every way of printing it gives
-// "[redacted]".
+// Secret is the secret of both sides. Every way of printing it prints "[redacted]".
 type Secret []byte
 
 const redacted = "[redacted]"
@@ -57,7 +56,7 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // trimmed returns the secret without the newline, LF or CRLF, that editors and echo put at
-// the end of a file. One newline goes; every other byte counts. The error is ErrSecret.
+// the end of a file. It removes one newline; every other byte counts. The error is ErrSecret.
 func (s Secret) trimmed() ([]byte, error) {
 	b := []byte(s)
 	if rest, ok := bytes.CutSuffix(b, []byte("\n")); ok {
@@ -75,21 +74,20 @@ func (s Secret) Check() error {
 	return err
 }
 
-// Run is what both sides have to agree on, besides the secret. It is known to whoever
-// listens, or may be.
+// Run is what both sides have to agree on, besides the secret. It may be known to an
+// eavesdropper.
 type Run struct {
 	// Purpose is what the secret is used for: a protocol with its version, and which of
 	// several secrets it is.
 	Purpose []string
-	// Initiator and Responder are who they are.
+	// Initiator and Responder are the names of the two sides.
 	Initiator, Responder string
-	// Channel is what only this connection of the two has. It is CPace's sid, and is not
-	// empty.
+	// Channel identifies this connection of the two. It is CPace's sid, and must not be empty.
 	Channel []byte
 }
 
-// GroupRun is the run in which two clusters prove to each other that they hold the secret
-// of a group, over the connection that channel stands for.
+// GroupRun is the run in which two clusters prove to each other that they know the secret of a
+// group, over the connection with this channel.
 func GroupRun(group, initiator, responder string, channel []byte) Run {
 	return Run{Purpose: []string{"entente group 1", group}, Initiator: initiator, Responder: responder, Channel: channel}
 }
@@ -117,7 +115,7 @@ func begin(secret Secret, run Run) (*ristretto255.Scalar, []byte, error) {
 	return y, scalarMult(y, calculateGenerator(prs, run.ci(), run.Channel)), nil
 }
 
-// Initiator is the side that speaks first. It is good for one run.
+// Initiator is the side that sends first. It can be used for one run.
 type Initiator struct {
 	scalar *ristretto255.Scalar
 	share  []byte
@@ -136,13 +134,13 @@ func Initiate(secret Secret, run Run) (*Initiator, error) {
 // Share is what the responder needs, ShareLen bytes.
 func (i *Initiator) Share() []byte { return bytes.Clone(i.share) }
 
-// Finish takes the responder's share and confirmation. If both hold the same secret it
-// returns the confirmation that proves it to the responder, and otherwise ErrShare or
-// ErrMismatch. Then, as after any call, the run is over.
+// Finish takes the responder's share and confirmation. If both have the same secret it returns
+// the confirmation that proves it to the responder, and otherwise ErrShare or ErrMismatch. After
+// any call the run has ended.
 func (i *Initiator) Finish(share, confirmation []byte) ([]byte, error) {
 	ya := i.scalar
 	if ya == nil {
-		return nil, errors.New("the run is over")
+		return nil, errors.New("the run has ended")
 	}
 	i.scalar = nil
 	k, err := scalarMultVfy(ya, share)
@@ -156,8 +154,8 @@ func (i *Initiator) Finish(share, confirmation []byte) ([]byte, error) {
 	return ours, nil
 }
 
-// Responder is the side that answers. Of what is secret it keeps only the confirmation
-// that it waits for.
+// Responder is the side that responds. The only secret that it keeps is the confirmation for
+// which it waits.
 type Responder struct {
 	share, confirmation []byte
 	expected            []byte
@@ -179,15 +177,15 @@ func Respond(secret Secret, run Run, share []byte) (*Responder, error) {
 }
 
 // Share is what the initiator needs, ShareLen bytes, with Confirmation, ConfirmationLen
-// bytes. An initiator with a guess of the secret learns from it whether that is right: it
-// has had its try whether it answers or not.
+// bytes. An initiator with a guess of the secret learns from it whether that is right: its
+// attempt counts whether it responds or not.
 func (r *Responder) Share() []byte { return bytes.Clone(r.share) }
 
-// Confirmation proves to the initiator that this side holds the secret.
+// Confirmation proves to the initiator that this side knows the secret.
 func (r *Responder) Confirmation() []byte { return bytes.Clone(r.confirmation) }
 
-// Finish returns nil if the initiator's confirmation proves that it holds the same secret,
-// and ErrMismatch otherwise. Then, as after any call, the run is over.
+// Finish returns nil if the initiator's confirmation proves that it knows the same secret, and
+// ErrMismatch otherwise. After any call the run has ended.
 func (r *Responder) Finish(confirmation []byte) error {
 	expected := r.expected
 	r.expected = nil
@@ -199,7 +197,7 @@ func (r *Responder) Finish(confirmation []byte) error {
 
 // confirmations returns the initiator's and the responder's confirmation for the secret
 // point k and the shares of both. The key is that of section 10.4; what it authenticates is
-// the whole transcript and whose confirmation it is, so that none can be sent back.
+// the whole transcript and the side that confirms, so that a confirmation cannot be reflected.
 func confirmations(sid, k, ya, yb []byte) (initiator, responder []byte) {
 	transcript := transcriptIR(ya, nil, yb, nil)
 	key := sha512.Sum512(bytes.Join([][]byte{[]byte("CPaceMac"), sid, isk(sid, k, transcript)}, nil))

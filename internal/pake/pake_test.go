@@ -48,7 +48,7 @@ func TestADifferentRunProvesNothing(t *testing.T) {
 		"the channel":                        func(r *Run, _ *Secret) { r.Channel = bytes.Repeat([]byte{8}, 32) },
 		"the initiator":                      func(r *Run, _ *Secret) { r.Initiator = "mallory" },
 		"the responder":                      func(r *Run, _ *Secret) { r.Responder = "mallory" },
-		"who is the initiator":               func(r *Run, _ *Secret) { r.Initiator, r.Responder = r.Responder, r.Initiator },
+		"which side initiates":               func(r *Run, _ *Secret) { r.Initiator, r.Responder = r.Responder, r.Initiator },
 		"the purpose":                        func(r *Run, _ *Secret) { r.Purpose = []string{"a test", "green"} },
 		"where the parts of a purpose begin": func(r *Run, _ *Secret) { r.Purpose = []string{"a testb", "lue"} },
 		"which part is the purpose":          func(r *Run, _ *Secret) { r.Purpose, r.Initiator = nil, "a testbluealice" },
@@ -168,9 +168,8 @@ func TestSecretsThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// What is on the wire is another thing in each run, whether or not the secret is the same:
-// who has recorded runs has nothing to try a dictionary on without the scalars, of which
-// each run has two of its own.
+// The messages differ in each run, whether or not the secret is the same: recorded runs are of no
+// use for a dictionary attack without the scalars, of which each run has two of its own.
 func TestMessagesDoNotFollowFromTheSecretAlone(t *testing.T) {
 	seen := map[string]bool{}
 	note := func(what string, b []byte) {
