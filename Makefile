@@ -36,7 +36,7 @@ RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestPeersCannotKeepFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestUseIsWrittenWithinThePeersBudget)$$
 LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy
 # Packages without goroutines, whose tests run without the race detector.
-SEQUENTIAL := internal/archtest peering tunnel/plan
+SEQUENTIAL := internal/archtest internal/charttest peering tunnel/plan
 # Tests of tunnel that wait for networks for minutes. They run without the race detector, with which
 # ciphers occupy a processor; the other tests of the package cover the concurrency of a fabric.
 WAITS := ^(TestWhateverTheNetworkPasses|TestEndToEndProbesFindFaultsThatTunnelProbesMiss|TestKeysOfNodesAreReplacedWithoutLoss|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesExposedPortsOnly|TestAThirdClusterPassesOnListedFlowsOnly|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
@@ -141,9 +141,9 @@ waits: $(BIN)/gotestsum | .build/times
 # interleavings of two clusters take eight times as long.
 .PHONY: beside
 beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v $(patsubst %,-e '/entente/%$$',$(SEQUENTIAL) $(RIGS)))" -- -race -vet off -ldflags '-s -w' -p 4 -skip '$(LONG)' -timeout 40m
+	@CGO_ENABLED=1 $(GOTEST) --packages "$$(go list ./... | grep -v $(patsubst %,-e '/entente/%$$',$(SEQUENTIAL) $(RIGS)))" -- -race -vet off -ldflags '-s -w' -p 4 -skip '$(LONG)' -timeout 40m
 	@$(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
-	@go test $(SEQUENTIAL:%=./%)
+	@ENTENTE_CHARTTEST=must $(GOTEST) --packages '$(SEQUENTIAL:%=./%)' -- -vet off -ldflags '-s -w' -timeout 20m
 	@cd tools/dsse && go test ./...
 	@cd tools/alerts && go test ./...
 
