@@ -77,14 +77,14 @@ func TestEndpointsHereComeFirstWhereTheConsumerSaysSo(t *testing.T) {
 		in   peering.ServiceObject
 		want string
 	}{
-		"all by default":                             {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"those here":                                 {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
-		"none here is ready":                         {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
-		"none is here":                               {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
-		"one that has no address is not":             {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
-		"an endpoint that is not a pod is elsewhere": {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
-		"a headless one has names for all":           {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"none":                                       {peering.ServiceObject{OwnFirst: true}, ""},
+		"all by default":                     {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"those here":                         {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
+		"none here is ready":                 {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
+		"none is here":                       {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
+		"one that has no address is not":     {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
+		"one that is not a pod is elsewhere": {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
+		"a headless one has names for all":   {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"none":                               {peering.ServiceObject{OwnFirst: true}, ""},
 	} {
 		var got []string
 		for _, e := range Preferred(test.in, ips) {
