@@ -202,6 +202,7 @@ type fakeOffloaded struct {
 func (f *fakeOffloaded) Usage(context.Context, string) (corev1.ResourceList, int, error) {
 	return f.used, f.pods, nil
 }
+
 func (f *fakeOffloaded) Close(context.Context, *v1alpha1.Contract) (bool, error) { return true, nil }
 
 // bench is one side's Contracts with everything around them a fake, and a clock.
