@@ -180,7 +180,7 @@ func ExampleAdmin_Events() {
 			fmt.Println(err)
 			return
 		}
-		if e == nil { // the watch has begun: look at what is, and act
+		if e == nil { // the watch has begun: read the current state, and act
 			if _, err := admin.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", PeeringRequest: "batch"}); err != nil {
 				fmt.Println(client.Explain(err))
 				return

@@ -109,7 +109,7 @@ func TestHintedEndpointsDelayNoDial(t *testing.T) {
 			Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 				d.add(address)
 				if address == own {
-					return nil, errors.New("nobody there")
+					return nil, errors.New("nothing listens there")
 				}
 				<-ctx.Done()
 				return nil, ctx.Err()

@@ -108,7 +108,7 @@ func (g *Groups) Prove(ctx context.Context, p identity.Proof) (share, confirmati
 	}
 	wait := g.answered.add(now, counted...)
 	if wait == 0 {
-		// Counted before it gets the confirmation, which tells it whether its guess is right.
+		// Counted before it gets the confirmation, by which it learns whether its guess is right.
 		if old := g.pending[p.ID]; old != nil {
 			failed = append(failed, failure{old.group, p.ID, whyUnconfirmed})
 		}

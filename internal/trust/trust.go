@@ -457,7 +457,7 @@ func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text [
 		return token, info, notYet(ReasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
 	}
 	info, err = r.Strangers.Join(ctx, token)
-	switch reason := peering.ReasonOf(err); reason { //nolint:exhaustive // the others are no fault of the token
+	switch reason := peering.ReasonOf(err); reason { //nolint:exhaustive // the others are not the fault of the token
 	case peering.ReasonTokenInvalid, peering.ReasonTokenExpired, peering.ReasonPeerIsSelf:
 		return final(reason.Condition(), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(peering.AsError(err).Error(), "."))
 	}

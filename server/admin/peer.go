@@ -134,7 +134,7 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	}
 	if fc.Status.Introduction.Code != code {
 		return peering.Errorf(peering.ReasonCodeMismatch,
-			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody intercepts the connection between the two clusters. Introduce them again and compare the new code", fc.Name)
+			"the code is not the one that this cluster has for %s: either one of you misread it, or the connection between the two clusters was intercepted. Introduce them again and compare the new code", fc.Name)
 	}
 	return nil
 }
