@@ -29,15 +29,15 @@ const (
 // Condition is a Kubernetes condition.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is about.
+	// The type of the condition.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// True, False or Unknown.
 	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	// Why, one word.
+	// The reason, one CamelCase word.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Why, for people: what is wrong, where, and what to do next.
+	// A human-readable explanation: what is wrong, where, and what to do next.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// Since when.
+	// The time since which this is so.
 	LastTransitionTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_transition_time,json=lastTransitionTime,proto3" json:"last_transition_time,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -108,44 +108,43 @@ func (x *Condition) GetLastTransitionTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Peer is a foreign cluster as this one sees it.
+// Peer is a foreign cluster as this cluster knows it.
 type Peer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME, where NAME is that of the ForeignCluster.
+	// peers/NAME, where NAME is the name of the ForeignCluster.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its cluster ID.
 	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// What it is to this cluster: Provider, Consumer, ProviderAndConsumer, None.
+	// Its role towards this cluster: Provider, Consumer, ProviderAndConsumer or None.
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	// Where its peer API can be dialled.
+	// The endpoints at which its peer API can be dialled.
 	Endpoints []string `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// One for each part of the peering: InBand, where it is so, Trusted, Connected, Network,
-	// Offloading.
+	// One condition for each part of the peering: InBand (if the peer is in-band), Trusted,
+	// Connected, Network, Offloading.
 	Conditions []*Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// The contracts with it.
 	Contracts []*Contract `protobuf:"bytes,6,rep,name=contracts,proto3" json:"contracts,omitempty"`
 	// The tunnel to it.
 	Tunnel *Tunnel `protobuf:"bytes,7,opt,name=tunnel,proto3" json:"tunnel,omitempty"`
-	// When trust was made.
+	// The time at which trust was established.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Its protocol revision; 0 while it was never connected.
+	// Its protocol revision; 0 if it has never been connected.
 	Protocol uint32 `protobuf:"varint,9,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// How it came to be known: Token, Introduction, Manual, LAN or DNS.
+	// How it became known: Token, Introduction, Manual, LAN or DNS.
 	Found string `protobuf:"bytes,10,opt,name=found,proto3" json:"found,omitempty"`
-	// Whether an administrator decided about it: empty, Approved or Denied.
+	// An administrator's decision about it: Approved or Denied; empty if undecided.
 	Decision string `protobuf:"bytes,11,opt,name=decision,proto3" json:"decision,omitempty"`
-	// The code to compare with the other side's before approving; empty when there
-	// is no introduction.
+	// The code to compare with the other side's before approving; empty without an introduction.
 	Code string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
-	// The session with it; unset while there is none.
+	// The session with it; unset if it is not connected.
 	Session *Session `protobuf:"bytes,13,opt,name=session,proto3" json:"session,omitempty"`
-	// What it offers this cluster, by its last message.
+	// What it offers this cluster, from its last message.
 	Offer *Offer `protobuf:"bytes,14,opt,name=offer,proto3" json:"offer,omitempty"`
-	// Labels of its ForeignCluster, which policies and peerings select by.
+	// Labels of its ForeignCluster, by which policies and peerings select it.
 	Labels map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Where discovery finds it now. Nothing proves that it is there.
+	// The places where discovery currently finds it. They do not prove that it is there.
 	Sightings []*Sighting `protobuf:"bytes,16,rep,name=sightings,proto3" json:"sightings,omitempty"`
-	// Whether the peer API with it is to run inside the tunnel to it.
+	// Whether the peer API with it runs inside the tunnel to it.
 	InBand        bool `protobuf:"varint,17,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -305,15 +304,15 @@ type Sighting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// LAN or DNS.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The network interface or the domain.
+	// The name of the network interface or of the domain.
 	Where string `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
-	// The node whose interface it is; empty for a domain.
+	// The node that has the interface; empty for a domain.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// How it calls itself there.
+	// The display name that the cluster announces there.
 	DisplayName string `protobuf:"bytes,4,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
-	// Where its peer API is said to be, as host:port.
+	// The announced endpoints of its peer API, as host:port.
 	Endpoints []string `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// When it was said last, to within five minutes.
+	// The time of the last announcement, accurate to five minutes.
 	SeeTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=see_time,json=seeTime,proto3" json:"see_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -394,21 +393,22 @@ func (x *Sighting) GetSeeTime() *timestamppb.Timestamp {
 // Session is the connection to a peer's agent.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this side dialled.
+	// Whether this cluster dialled.
 	Dialled bool `protobuf:"varint,1,opt,name=dialled,proto3" json:"dialled,omitempty"`
 	// The endpoint in use; empty if the peer dialled.
 	Endpoint string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Since when.
+	// The time since which this is so.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	// How far the peer's clock is ahead of this one's.
 	ClockSkew *durationpb.Duration `protobuf:"bytes,4,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
-	// The round trip of a question of the session.
+	// The round-trip time measured on the session.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,5,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
-	// When the certificate ends that the peer showed.
+	// The time at which the certificate that the peer presented expires.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
-	// Whether it runs inside the tunnel.
+	// Whether the session runs inside the tunnel.
 	InBand bool `protobuf:"varint,7,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
-	// The third peer that carries it, by its name here, or its ID; empty if none does.
+	// The third peer that carries the session, by its name in this cluster or its ID; empty if
+	// the session is direct.
 	Through       string `protobuf:"bytes,8,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -500,49 +500,49 @@ func (x *Session) GetThrough() string {
 	return ""
 }
 
-// Contract is a contract as this cluster holds it.
+// Contract is a contract as this cluster has stored it.
 type Contract struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its ID.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	// Its revision.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Its state: Active, Draining, Closed.
+	// Its state: Active, Draining or Closed.
 	Phase string `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
-	// This cluster's part: Consumer or Provider.
+	// This cluster's role: Consumer or Provider.
 	Role string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
-	// What is granted.
+	// The resources granted.
 	Resources *ResourceList `protobuf:"bytes,5,opt,name=resources,proto3" json:"resources,omitempty"`
-	// What is used of it.
+	// The resources in use.
 	Used *ResourceList `protobuf:"bytes,6,opt,name=used,proto3" json:"used,omitempty"`
-	// From when it holds.
+	// The time from which it is valid.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
-	// Until when.
+	// The time until which it is valid.
 	NotAfter *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
-	// The virtual node; empty at the provider.
+	// The name of the virtual node; empty at the provider.
 	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
-	// How many pods run by it.
+	// The number of pods that run under it.
 	Pods int32 `protobuf:"varint,10,opt,name=pods,proto3" json:"pods,omitempty"`
-	// contracts/ID.
+	// Its resource name, contracts/ID.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
-	// peers/NAME of the other side.
+	// The other side of the contract, as peers/NAME.
 	Peer string `protobuf:"bytes,12,opt,name=peer,proto3" json:"peer,omitempty"`
-	// What it costs.
+	// Its price.
 	Price *PriceList `protobuf:"bytes,13,opt,name=price,proto3" json:"price,omitempty"`
-	// Why it drains or closed, for people.
+	// A human-readable explanation of why it is draining or closed.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
-	// When draining ends; unset unless it is draining.
+	// The time at which draining ends; unset unless it is draining.
 	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
 	// The signed envelope in its JSON form. Only GetContract fills it in.
 	Envelope string `protobuf:"bytes,16,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	// Why it drains or closed, one word; empty while it is active.
+	// The reason why it is draining or closed, one word; empty while it is active.
 	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When it closed; unset while it is not over.
+	// The time at which it closed; unset until then.
 	CloseTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
-	// Whether its virtual node is cordoned: no pod is scheduled to it until somebody
-	// runs kubectl uncordon. Set in Peer.contracts only.
+	// Whether its virtual node is cordoned: no pod is scheduled to it until an administrator
+	// runs kubectl uncordon. Set only in Peer.contracts.
 	Cordoned bool `protobuf:"varint,19,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	// The pool of the provider's nodes that is granted; empty if none was named.
+	// The pool of the provider's nodes that is granted; empty if the request named no pool.
 	Pool          string `protobuf:"bytes,20,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -718,22 +718,22 @@ func (x *Contract) GetPool() string {
 	return ""
 }
 
-// Tunnel is the fabric's view of a peer.
+// Tunnel is the state of the tunnel to a peer, as the fabric reports it.
 type Tunnel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether traffic was seen to pass lately.
+	// Whether traffic has passed recently.
 	Up bool `protobuf:"varint,1,opt,name=up,proto3" json:"up,omitempty"`
-	// The round trip inside the tunnel.
+	// The round-trip time inside the tunnel.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,2,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
-	// What carries it: kernel or userspace.
+	// The WireGuard implementation: kernel or userspace.
 	Backend string `protobuf:"bytes,3,opt,name=backend,proto3" json:"backend,omitempty"`
 	// The peer's endpoint in use.
 	Endpoint string `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// This cluster's prefixes, each with the alias under which the peer knows it.
+	// This cluster's prefixes, each with the alias by which the peer knows it.
 	LocalPrefixes map[string]string `protobuf:"bytes,5,rep,name=local_prefixes,json=localPrefixes,proto3" json:"local_prefixes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The peer's prefixes, each with the alias under which it is known here.
+	// The peer's prefixes, each with the alias by which this cluster knows it.
 	RemotePrefixes map[string]string `protobuf:"bytes,6,rep,name=remote_prefixes,json=remotePrefixes,proto3" json:"remote_prefixes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Its preshared key; unset while there is none.
+	// Its preshared key; unset if it has none.
 	PresharedKey  *PresharedKey `protobuf:"bytes,7,opt,name=preshared_key,json=presharedKey,proto3" json:"preshared_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -818,16 +818,16 @@ func (x *Tunnel) GetPresharedKey() *PresharedKey {
 	return nil
 }
 
-// PresharedKey is which preshared key a tunnel has. Nothing shows the key.
+// PresharedKey describes the preshared key of a tunnel, without the key itself.
 type PresharedKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many there were before it with this peer.
+	// The number of earlier keys with this peer.
 	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// When it was first used.
+	// The time at which it was first used.
 	UseTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=use_time,json=useTime,proto3" json:"use_time,omitempty"`
-	// Since when it is being replaced; unset if it is not.
+	// The time at which its replacement began; unset if it is not being replaced.
 	ReplaceTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=replace_time,json=replaceTime,proto3" json:"replace_time,omitempty"`
-	// What the next one waits for.
+	// What the replacement is waiting for.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -891,7 +891,7 @@ func (x *PresharedKey) GetMessage() string {
 	return ""
 }
 
-// GetInfoRequest asks nothing more.
+// GetInfoRequest is empty.
 type GetInfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -928,7 +928,7 @@ func (*GetInfoRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
-// GetInfoResponse is this cluster.
+// GetInfoResponse describes this cluster.
 type GetInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its cluster ID.
@@ -937,27 +937,29 @@ type GetInfoResponse struct {
 	ClusterName string `protobuf:"bytes,2,opt,name=cluster_name,json=clusterName,proto3" json:"cluster_name,omitempty"`
 	// The agent's version.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Where its peer API can be dialled.
+	// The endpoints at which its peer API can be dialled.
 	Endpoints []string `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// How many peers are known.
+	// The number of known peers.
 	Peers int32 `protobuf:"varint,5,opt,name=peers,proto3" json:"peers,omitempty"`
-	// The newest protocol revision that it speaks.
+	// The newest protocol revision that it supports.
 	Protocol uint32 `protobuf:"varint,6,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// When its root certificate ends.
+	// The time at which its root certificate expires.
 	RootExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=root_expire_time,json=rootExpireTime,proto3" json:"root_expire_time,omitempty"`
-	// When the certificate ends that it shows to peers; it is renewed long before.
+	// The time at which the certificate that it presents to peers expires; it is renewed long
+	// before.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
-	// What is not as it should be, a line each; empty when all is well.
+	// The current problems, one line each; empty if all is well.
 	Problems []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
-	// The beginning of the SHA-256 of its trust bundle in hexadecimal, as discovery
-	// publishes it.
+	// The first digits of the SHA-256 of its trust bundle, in hexadecimal, as published by
+	// discovery.
 	Fingerprint string `protobuf:"bytes,10,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	// Whether discovery publishes it as one that peers by policy without being asked.
+	// Whether discovery publishes this cluster as one that peers automatically, by policy.
 	Automatic bool `protobuf:"varint,11,opt,name=automatic,proto3" json:"automatic,omitempty"`
-	// Where it is published in DNS by dynamic updates, where it should be first.
+	// The domains in which it is published by dynamic DNS updates; those that should list it
+	// come first.
 	DnsPublications []*DNSPublication `protobuf:"bytes,12,rep,name=dns_publications,json=dnsPublications,proto3" json:"dns_publications,omitempty"`
-	// The domains in which it looks for clusters: at most 100, those first whose list
-	// of clusters cannot be asked for, then by name.
+	// The domains in which it searches for clusters, at most 100: those whose list of clusters
+	// cannot be queried first, then by name.
 	DnsDomains    []*DNSDomain `protobuf:"bytes,13,rep,name=dns_domains,json=dnsDomains,proto3" json:"dns_domains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1084,25 +1086,25 @@ func (x *GetInfoResponse) GetDnsDomains() []*DNSDomain {
 	return nil
 }
 
-// DNSDomain is a domain in which clusters are looked for.
+// DNSDomain is a domain in which this cluster searches for other clusters.
 type DNSDomain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// How many clusters it lists with an address, this one among them.
+	// The number of clusters that it lists with an address, including this one.
 	Clusters int32 `protobuf:"varint,2,opt,name=clusters,proto3" json:"clusters,omitempty"`
-	// When its list of clusters was answered last; unset for never.
+	// The time of the last answer to a query for its list of clusters; unset if never answered.
 	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
-	// Why the list, or something that is in it, cannot be asked for, such as what the
-	// resolver said; empty if all was answered.
+	// Why the list or a record in it cannot be queried, such as the resolver's error; empty if
+	// all queries were answered.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	// Since when that is so; unset without an error.
+	// The time since which the error persists; unset without an error.
 	ErrorTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=error_time,json=errorTime,proto3" json:"error_time,omitempty"`
-	// What of its records is of no use, at most 16 lines.
+	// The records that are unusable, at most 16 lines.
 	Problems []string `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
-	// How many of its records and clusters were beyond the limits.
+	// The number of records and clusters left out because of limits.
 	LeftOut int32 `protobuf:"varint,7,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Whether the resolver says that DNSSEC proves all of it.
+	// Whether the resolver reports that DNSSEC authenticates all of it.
 	Authenticated bool `protobuf:"varint,8,opt,name=authenticated,proto3" json:"authenticated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1194,26 +1196,27 @@ func (x *DNSDomain) GetAuthenticated() bool {
 	return false
 }
 
-// DNSPublication is a domain that lists this cluster, should list it, or should no
-// longer.
+// DNSPublication is a domain that lists this cluster, should list it, or should no longer list
+// it.
 type DNSPublication struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// The zone that has the domain.
+	// The zone that contains the domain.
 	Zone string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
-	// The server that takes updates of the zone.
+	// The server that accepts updates of the zone.
 	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
-	// The instance's name: another than the cluster's where another cluster has that.
+	// The instance's name. It differs from the cluster's name if another cluster has that name.
 	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
-	// The first label of the host's name.
+	// The first label of the host name.
 	Host string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
-	// When the server was last seen to have all of its own records; unset for never.
+	// The time at which the server was last seen to have all records of this cluster; unset if
+	// never.
 	ConfirmTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=confirm_time,json=confirmTime,proto3" json:"confirm_time,omitempty"`
-	// Whether it is to be removed there.
+	// Whether the publication is being removed.
 	Leaving bool `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// What is not as it should be, such as what the server said when it refused; empty
-	// when all is well.
+	// The current problem, such as the server's error when it refused an update; empty if all is
+	// well.
 	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1308,9 +1311,9 @@ func (x *DNSPublication) GetProblem() string {
 // ListPeersRequest asks for a page of peers.
 type ListPeersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1365,7 +1368,7 @@ type ListPeersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peers, by name.
 	Peers []*Peer `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1461,7 +1464,7 @@ func (x *GetPeerRequest) GetName() string {
 	return ""
 }
 
-// GetPeerResponse is a peer.
+// GetPeerResponse contains the peer.
 type GetPeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
@@ -1510,7 +1513,7 @@ func (x *GetPeerResponse) GetPeer() *Peer {
 // CreateTokenRequest asks for a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long it can be redeemed; unset is 15 minutes, which is also the most.
+	// How long the token can be redeemed; unset means 15 minutes, which is also the maximum.
 	Ttl           *durationpb.Duration `protobuf:"bytes,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1553,14 +1556,14 @@ func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
 	return nil
 }
 
-// CreateTokenResponse is the token.
+// CreateTokenResponse contains the token.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token, secret part included. It is not kept.
+	// The token, including its secret part. It is not stored.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Its public part.
 	TokenId string `protobuf:"bytes,2,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// Until when it can be redeemed.
+	// The time until which it can be redeemed.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1622,7 +1625,7 @@ type JoinPeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// What to call the peer here; empty takes the name that it gives itself.
+	// The name for the peer in this cluster; empty means the name that the peer gives itself.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1672,7 +1675,7 @@ func (x *JoinPeerRequest) GetName() string {
 	return ""
 }
 
-// JoinPeerResponse is the peer.
+// JoinPeerResponse contains the peer.
 type JoinPeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
@@ -1723,35 +1726,36 @@ type CreatePeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The name of the PeeringRequest; empty is the peer's.
+	// The name of the PeeringRequest; empty means the peer's name.
 	PeeringRequest string `protobuf:"bytes,2,opt,name=peering_request,json=peeringRequest,proto3" json:"peering_request,omitempty"`
-	// What to ask for; unset is whatever the provider's policy grants. No pods, and
-	// nothing else, is a tunnel alone.
+	// The resources to ask for; unset means all that the provider's policy grants. An amount of
+	// zero pods and no other resource asks for a tunnel only.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
-	// For how long; unset is as the provider's terms say.
+	// The duration of the contract; unset means the duration in the provider's terms.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
-	// Do without the tunnel.
+	// Whether to do without the tunnel.
 	NoNetwork bool `protobuf:"varint,5,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
-	// The most that it may cost an hour; unset is any price.
+	// The maximum price per hour; unset means any price.
 	PriceCeiling *Money `protobuf:"bytes,6,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
 	// Labels that the provider's nodes must have.
 	NodeSelector map[string]string `protobuf:"bytes,7,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// With peers/-: labels of the ForeignClusters among which to choose. Empty is
-	// all.
+	// With peers/-, the labels of the ForeignClusters among which to choose; empty means all.
 	PeerSelector map[string]string `protobuf:"bytes,8,rep,name=peer_selector,json=peerSelector,proto3" json:"peer_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Let the contract end instead of renewing it.
+	// Whether to let the contract end instead of renewing it.
 	NoRenewal bool `protobuf:"varint,9,opt,name=no_renewal,json=noRenewal,proto3" json:"no_renewal,omitempty"`
-	// Repeating a call with the same ID, up to 64 letters, digits and hyphens, does
-	// nothing more.
+	// An ID that makes the call idempotent, up to 64 letters, digits and hyphens: repeating a
+	// call with the same ID has no further effect.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Only check, and ask the peer what it would offer; nothing is written.
+	// Whether only to validate the request and ask the peer what it would offer, without writing
+	// anything.
 	ValidateOnly bool `protobuf:"varint,11,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	// Storage classes that the provider must have.
 	StorageClasses []string `protobuf:"bytes,12,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
 	// Runtime classes that the provider must have.
 	RuntimeClasses []string `protobuf:"bytes,13,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	// The pool of the provider's nodes; empty is the one that is named default, or all nodes where
-	// it has no pools. The name of the PeeringRequest ends in it where this call names neither.
+	// The pool of the provider's nodes; empty means the pool named default, or all nodes if the
+	// provider has no pools. If peering_request is empty, the name of the PeeringRequest ends in
+	// the name of the pool.
 	Pool          string `protobuf:"bytes,14,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1885,15 +1889,15 @@ func (x *CreatePeeringRequest) GetPool() string {
 	return ""
 }
 
-// CreatePeeringResponse is the ask, as it was written.
+// CreatePeeringResponse describes the PeeringRequest that was written.
 type CreatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the PeeringRequest.
 	PeeringRequest string `protobuf:"bytes,1,opt,name=peering_request,json=peeringRequest,proto3" json:"peering_request,omitempty"`
-	// With validate_only: the peer's offer that would be signed, if need be once its
+	// With validate_only, the offer that the peer would sign, if necessary after its
 	// administrator approved the request: see needs_approval.
 	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
-	// With validate_only: peers/NAME that offers it.
+	// With validate_only, the peer that makes the offer, as peers/NAME.
 	Provider      string `protobuf:"bytes,3,opt,name=provider,proto3" json:"provider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1955,12 +1959,13 @@ type EndPeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Do not drain: what runs there ends with the contract.
+	// Whether to end the contracts without draining: the pods that run at the peer end with
+	// them.
 	Now bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
-	// Forget the peer: its trust ends too, and with it at once all contracts, in
+	// Whether to forget the peer: trust in it ends too, and with it, at once, all contracts in
 	// both directions.
 	Forget bool `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"`
-	// Refuse while pods run.
+	// Whether to refuse the call while pods run at the peer.
 	RefuseIfRunning bool `protobuf:"varint,4,opt,name=refuse_if_running,json=refuseIfRunning,proto3" json:"refuse_if_running,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2024,10 +2029,10 @@ func (x *EndPeeringRequest) GetRefuseIfRunning() bool {
 	return false
 }
 
-// EndPeeringResponse says what is about to end.
+// EndPeeringResponse describes what is about to end.
 type EndPeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many pods ran there.
+	// The number of pods that run at the peer.
 	Pods          int32 `protobuf:"varint,1,opt,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2070,28 +2075,28 @@ func (x *EndPeeringResponse) GetPods() int32 {
 	return 0
 }
 
-// OffloadNamespaceRequest configures a namespace.
+// OffloadNamespaceRequest configures the offloading of a namespace.
 type OffloadNamespaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// namespaces/NAME.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Where its pods may run: Local, Remote, or LocalAndRemote (the default).
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
-	// What it is called in the provider: Suffixed (the default: NAME-CONSUMER),
-	// Same, or Chosen: remote_name.
+	// How its name at the provider is chosen: Suffixed (the default: NAME-CONSUMER), Same, or
+	// Chosen (remote_name).
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
-	// The peers in which they may run; empty is all.
+	// The peers at which its pods may run; empty means all.
 	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
-	// Whether pods that run where they may not any more are moved, as their
-	// disruption budgets allow. Else they stay until they end.
+	// Whether pods that run where they are no longer allowed to run are moved, as their
+	// disruption budgets permit. Otherwise they stay until they end.
 	Move bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
-	// What becomes of its pods in a provider that does not answer. Unset changes nothing.
+	// What happens to its pods at a provider that does not respond; unset leaves it unchanged.
 	PeerLost *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
-	// What it is called in each provider: with the mapping Chosen, which it implies, and
-	// no other. The provider's policy has to list it.
+	// Its name at every provider, only with the mapping Chosen, which it implies. The provider's
+	// policy must list the name.
 	RemoteName string `protobuf:"bytes,7,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
-	// Whether its pods that opt in may ask this cluster's API server from where they run: Denied (at
-	// first) or Allowed. Unset changes nothing.
+	// Whether its pods that opt in may call this cluster's API server from where they run:
+	// Denied (initially) or Allowed. Unset leaves it unchanged.
 	HomeApi       string `protobuf:"bytes,8,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2183,13 +2188,14 @@ func (x *OffloadNamespaceRequest) GetHomeApi() string {
 	return ""
 }
 
-// PeerLost is what becomes of pods in a provider that does not answer.
+// PeerLost configures what happens to pods at a provider that does not respond.
 type PeerLost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Keep leaves them where they are; Evict has others made after a time, beside them; Fence has the
-	// provider stop them by itself before that time, and others made after it.
+	// Keep leaves the pods where they are. Evict creates replacements after a time, in addition
+	// to them. Fence makes the provider stop them on its own before that time, and creates
+	// replacements after it.
 	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// The time, for Evict and Fence; unset is five minutes.
+	// The time for Evict and Fence; unset means five minutes.
 	After         *durationpb.Duration `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2279,9 +2285,9 @@ func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
 type ListOffloadingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2336,7 +2342,7 @@ type ListOffloadingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The offloadings, by namespace.
 	Offloadings []*Offloading `protobuf:"bytes,1,rep,name=offloadings,proto3" json:"offloadings,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2394,23 +2400,24 @@ type Offloading struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Where its pods may run: Local, Remote or LocalAndRemote.
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
-	// What it is called in the provider: Suffixed, Same or Chosen.
+	// How its name at the provider is chosen: Suffixed, Same or Chosen.
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
-	// Ready, Pending, Refused or NoProvider; Ending while it is being taken down.
+	// Its state: Ready, Pending, Refused or NoProvider; Ending while it is being removed.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	// Why, of the first provider at which it is not ready.
+	// The explanation for the first provider at which it is not ready.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// How it is at each provider.
+	// Its state at each provider.
 	Clusters []*OffloadingInCluster `protobuf:"bytes,6,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// When it was made.
+	// The time at which it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// How many pods run where they may not any more, if such pods are moved.
+	// The number of pods that run where they are no longer allowed to run, if such pods are
+	// moved.
 	MisplacedPods int32 `protobuf:"varint,8,opt,name=misplaced_pods,json=misplacedPods,proto3" json:"misplaced_pods,omitempty"`
-	// Why one of them is not moved, or what its move waits for.
+	// Why one of these pods is not moved, or what its move is waiting for.
 	MisplacedMessage string `protobuf:"bytes,9,opt,name=misplaced_message,json=misplacedMessage,proto3" json:"misplaced_message,omitempty"`
-	// What becomes of its pods in a provider that does not answer.
+	// What happens to its pods at a provider that does not respond.
 	PeerLost *PeerLost `protobuf:"bytes,10,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
-	// Whether its pods that opt in may ask this cluster's API server: Denied or Allowed.
+	// Whether its pods that opt in may call this cluster's API server: Denied or Allowed.
 	HomeApi       string `protobuf:"bytes,11,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2523,19 +2530,21 @@ func (x *Offloading) GetHomeApi() string {
 	return ""
 }
 
-// OffloadingInCluster is an offloaded namespace at one provider, by one contract.
+// OffloadingInCluster is the state of an offloaded namespace at one provider, under one
+// contract.
 type OffloadingInCluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// What the namespace is called there.
+	// The name of the namespace at the provider.
 	RemoteName string `protobuf:"bytes,2,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
-	// Ready, Pending or Refused; Ending where the provider is selected no longer and has pods of it.
+	// Its state: Ready, Pending or Refused; Ending if the provider is no longer selected but
+	// still has pods of the namespace.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// Why.
+	// A human-readable explanation of the state.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// The fence that the provider agreed to: it has stopped the pods once it did not hear of this
-	// cluster for as long. Unset is none.
+	// The fence that the provider agreed to: it stops the pods once it has not heard from this
+	// cluster for this long. Unset means that no fence was agreed.
 	Fence *durationpb.Duration `protobuf:"bytes,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	// The contract's name.
 	Contract      string `protobuf:"bytes,6,opt,name=contract,proto3" json:"contract,omitempty"`
@@ -2701,9 +2710,9 @@ func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
 // ListTokensRequest asks for a page of tokens.
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2758,7 +2767,7 @@ type ListTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens, by name.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2813,11 +2822,11 @@ type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// tokens/ID.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// When it was made.
+	// The time at which it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Until when it can be redeemed.
+	// The time until which it can be redeemed.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// The cluster that redeemed it; empty while nobody did.
+	// The cluster that redeemed it; empty if it has not been redeemed.
 	RedeemedBy    string `protobuf:"bytes,4,opt,name=redeemed_by,json=redeemedBy,proto3" json:"redeemed_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2964,17 +2973,17 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
-// IntroducePeerRequest says where another cluster is.
+// IntroducePeerRequest names the cluster to introduce this one to.
 type IntroducePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where its peer API can be dialled, as host:port.
+	// The endpoint of its peer API, as host:port.
 	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// The ID that it has to prove. Required with approve.
+	// The ID that the cluster must prove. Required with approve.
 	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// What to call the peer here; empty takes the name that it gives itself.
+	// The name for the peer in this cluster; empty means the name that the peer gives itself.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Trust the cluster that proves cluster_id, with no code to compare: whoever
-	// gave the ID vouched for it.
+	// Whether to trust the cluster that proves cluster_id without comparing codes: the ID comes
+	// from a source that vouches for it.
 	Approve       bool `protobuf:"varint,4,opt,name=approve,proto3" json:"approve,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3038,7 +3047,7 @@ func (x *IntroducePeerRequest) GetApprove() bool {
 	return false
 }
 
-// IntroducePeerResponse is the peer.
+// IntroducePeerResponse contains the peer.
 type IntroducePeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer, with its code.
@@ -3089,7 +3098,7 @@ type ApprovePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME; NAME may also be a cluster ID.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The code that the other side shows. It has to be this side's too.
+	// The code that the other side shows. It must equal this side's code.
 	Code          string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3139,7 +3148,7 @@ func (x *ApprovePeerRequest) GetCode() string {
 	return ""
 }
 
-// ApprovePeerResponse is the peer.
+// ApprovePeerResponse contains the peer.
 type ApprovePeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
@@ -3231,7 +3240,7 @@ func (x *DenyPeerRequest) GetName() string {
 	return ""
 }
 
-// DenyPeerResponse is the peer.
+// DenyPeerResponse contains the peer.
 type DenyPeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
@@ -3277,7 +3286,7 @@ func (x *DenyPeerResponse) GetPeer() *Peer {
 	return nil
 }
 
-// WatchPeersRequest asks for all peers.
+// WatchPeersRequest is empty: the watch covers all peers.
 type WatchPeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3314,15 +3323,15 @@ func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
-// WatchPeersResponse is a peer that is known or changed.
+// WatchPeersResponse is a peer, at the start of the watch or after a change.
 type WatchPeersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The peer; of one that was forgotten only its name.
+	// The peer; only its name if it was forgotten.
 	Peer *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Whether it was forgotten.
+	// Whether the peer was forgotten.
 	Forgotten bool `protobuf:"varint,2,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
-	// Whether all peers that were known at the begin have been sent. It comes in a
-	// message of its own.
+	// Whether all peers that were known at the start have been sent. It is set in a message of
+	// its own.
 	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3379,10 +3388,10 @@ func (x *WatchPeersResponse) GetSynced() bool {
 	return false
 }
 
-// WatchEventsRequest asks for what happens.
+// WatchEventsRequest selects the events to watch.
 type WatchEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME to hear of one peer only; empty is all.
+	// peers/NAME to watch one peer only; empty means all.
 	Peer          string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3425,18 +3434,18 @@ func (x *WatchEventsRequest) GetPeer() string {
 	return ""
 }
 
-// WatchEventsResponse is something that happened.
+// WatchEventsResponse is one event.
 type WatchEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When.
+	// The time of the event.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	// The peer: peers/NAME.
+	// The peer that the event concerns, as peers/NAME.
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	// What it happened to: a name like contracts/ID, peerings/NAME or peers/NAME.
+	// The subject of the event: a name like contracts/ID, peerings/NAME or peers/NAME.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// What happened, one word: a condition's reason or a contract's phase.
+	// The reason, one word: a condition's reason or a contract's phase.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What happened, for people.
+	// A human-readable description of the event.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3507,32 +3516,32 @@ func (x *WatchEventsResponse) GetMessage() string {
 	return ""
 }
 
-// Peering is what this cluster asks for: a PeeringRequest.
+// Peering is a PeeringRequest: what this cluster asks a peer for.
 type Peering struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peerings/NAME, where NAME is that of the PeeringRequest.
+	// peerings/NAME, where NAME is the name of the PeeringRequest.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// peers/NAME that is asked, or peers/- for any.
+	// The peer that is asked, as peers/NAME, or peers/- for any peer.
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	// What is asked for.
+	// The resources requested.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
-	// For how long.
+	// The duration requested.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The most that it may cost an hour.
+	// The maximum price per hour.
 	PriceCeiling *Money `protobuf:"bytes,5,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
-	// Whether the contract is left to end.
+	// Whether the contract is left to expire instead of being renewed.
 	NoRenewal bool `protobuf:"varint,6,opt,name=no_renewal,json=noRenewal,proto3" json:"no_renewal,omitempty"`
-	// Whether there is a contract, and else why not.
+	// Whether a contract exists and, if not, why.
 	Accepted *Condition `protobuf:"bytes,7,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// contracts/ID.
+	// The contract, as contracts/ID.
 	Contract string `protobuf:"bytes,8,opt,name=contract,proto3" json:"contract,omitempty"`
-	// The virtual node.
+	// The name of the virtual node.
 	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
-	// peers/NAME of the provider; that is peer, or the one that was chosen.
+	// The provider, as peers/NAME: the same as peer, or the one that was chosen.
 	Provider string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
-	// Whether it does without the tunnel.
+	// Whether the peering has no tunnel.
 	NoNetwork bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
-	// The pool of the provider's nodes that is asked for. It never changes.
+	// The requested pool of the provider's nodes. It is immutable.
 	Pool          string `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3655,9 +3664,9 @@ func (x *Peering) GetPool() string {
 // ListPeeringsRequest asks for a page of peerings.
 type ListPeeringsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3712,7 +3721,7 @@ type ListPeeringsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peerings, by name.
 	Peerings []*Peering `protobuf:"bytes,1,rep,name=peerings,proto3" json:"peerings,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3808,7 +3817,7 @@ func (x *GetPeeringRequest) GetName() string {
 	return ""
 }
 
-// GetPeeringResponse is a peering.
+// GetPeeringResponse contains the peering.
 type GetPeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peering.
@@ -3854,16 +3863,16 @@ func (x *GetPeeringResponse) GetPeering() *Peering {
 	return nil
 }
 
-// UpdatePeeringRequest changes a peering.
+// UpdatePeeringRequest updates a peering.
 type UpdatePeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The peering, of which resources, duration, price_ceiling, no_renewal and
-	// no_network can change.
+	// The peering. Its resources, duration, price_ceiling, no_renewal and no_network can be
+	// updated.
 	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
-	// Which of them change; unset is those that are set in peering (AIP-134).
+	// The fields to update; unset means those that are set in peering (AIP-134).
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// Only check, and ask the provider whether it would amend the contract so;
-	// nothing is written.
+	// Whether only to validate the request and ask the provider whether it would amend the
+	// contract, without writing anything.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3920,14 +3929,14 @@ func (x *UpdatePeeringRequest) GetValidateOnly() bool {
 	return false
 }
 
-// UpdatePeeringResponse is the peering.
+// UpdatePeeringResponse contains the peering.
 type UpdatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peering.
 	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
-	// With validate_only: what would be signed: the provider's offer for the next
-	// revision of the contract, or for one where there is none yet, if need be once its
-	// administrator approved that. Unset where the contract is as asked already.
+	// With validate_only, the provider's offer that would be signed, for the next revision of
+	// the contract or for the first one, if necessary after its administrator approved it. Unset
+	// if the contract already is as requested.
 	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4060,28 +4069,28 @@ func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
-// PendingRequest is a peer's ask that waits for an administrator.
+// PendingRequest is a peer's request that waits for an administrator's approval.
 type PendingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME/requests/ID.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What is asked for; empty is all that the policy gives.
+	// The resources requested; empty means all that the policy grants.
 	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// For how long.
+	// The duration requested.
 	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The most that it may cost an hour.
+	// The maximum price per hour.
 	PriceCeiling *Money `protobuf:"bytes,4,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
-	// When it was first asked.
+	// The time at which it was first received.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Labels of the nodes that are asked for.
+	// Labels that the nodes must have.
 	NodeSelector map[string]string `protobuf:"bytes,6,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Whether it is for a peering without a tunnel.
+	// Whether the request is for a peering without a tunnel.
 	NoNetwork bool `protobuf:"varint,7,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
-	// The runtime classes that pods are to name.
+	// The requested runtime classes, which pods may then name.
 	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	// The storage classes that are asked for.
+	// The requested storage classes.
 	StorageClasses []string `protobuf:"bytes,9,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	// The pool of this cluster's nodes that is asked for.
+	// The requested pool of this cluster's nodes.
 	Pool          string `protobuf:"bytes,10,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4187,14 +4196,14 @@ func (x *PendingRequest) GetPool() string {
 	return ""
 }
 
-// ListPeeringRequestsRequest names a peer.
+// ListPeeringRequestsRequest asks for a page of a peer's pending requests.
 type ListPeeringRequestsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME, or peers/- for all.
+	// peers/NAME, or peers/- for all peers.
 	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4256,7 +4265,7 @@ type ListPeeringRequestsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The requests, by name.
 	Requests []*PendingRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4472,26 +4481,26 @@ func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
-// TestPolicyRequest is an ask that nobody makes.
+// TestPolicyRequest is a hypothetical request of a peer.
 type TestPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME, or peers/- for each.
+	// peers/NAME, or peers/- for all peers.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// What is asked for; unset is all that the policy gives.
+	// The resources requested; unset means all that the policy grants.
 	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// For how long.
+	// The duration requested.
 	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
 	// Labels that nodes must have.
 	NodeSelector map[string]string `protobuf:"bytes,4,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Storage classes that are wanted.
+	// The requested storage classes.
 	StorageClasses []string `protobuf:"bytes,5,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	// Runtime classes that are wanted.
+	// The requested runtime classes.
 	RuntimeClasses []string `protobuf:"bytes,6,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	// Without a tunnel.
+	// Whether the request is for a peering without a tunnel.
 	NoNetwork bool `protobuf:"varint,7,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
-	// The most that it may cost an hour.
+	// The maximum price per hour.
 	PriceCeiling *Money `protobuf:"bytes,8,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
-	// The pool of this cluster's nodes.
+	// The requested pool of this cluster's nodes.
 	Pool          string `protobuf:"bytes,9,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4590,10 +4599,10 @@ func (x *TestPolicyRequest) GetPool() string {
 	return ""
 }
 
-// TestPolicyResponse is what would be answered.
+// TestPolicyResponse contains the responses that the policies yield.
 type TestPolicyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// An answer a peer, by name.
+	// One result per peer, by name.
 	Results       []*PolicyTest `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4636,19 +4645,20 @@ func (x *TestPolicyResponse) GetResults() []*PolicyTest {
 	return nil
 }
 
-// PolicyTest is what one peer would be answered.
+// PolicyTest is the response that one peer would get.
 type PolicyTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The PeeringPolicy that decides; empty if none selects the peer.
+	// The PeeringPolicy that applies; empty if no policy selects the peer.
 	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// What would be offered; unset if nothing. With the reason POLICY_PENDING it is
-	// what would be offered once an administrator lets the request through.
+	// The offer that the peer would get; unset if none. With the reason POLICY_PENDING, the
+	// offer that it would get after an administrator approved the request.
 	Advertisement *Advertisement `protobuf:"bytes,3,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
-	// Why nothing, as the peer would be told; empty if it would be offered at once.
+	// The reason why the peer would get no offer, as it would be returned to the peer; empty if
+	// the offer would be made at once.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Why, for people: which ceiling bounds which resource.
+	// A human-readable explanation: which ceiling limits which resource.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4719,10 +4729,10 @@ func (x *PolicyTest) GetMessage() string {
 	return ""
 }
 
-// GetNetworkStatusRequest asks how the network is.
+// GetNetworkStatusRequest selects the paths to return.
 type GetNetworkStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME for the paths to one peer; empty is all.
+	// peers/NAME for the paths to one peer; empty means all.
 	Peer          string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4765,14 +4775,15 @@ func (x *GetNetworkStatusRequest) GetPeer() string {
 	return ""
 }
 
-// GetNetworkStatusResponse is how the network is.
+// GetNetworkStatusResponse is the state of the network.
 type GetNetworkStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ways to peers, and of nodes to gateways: at most 2000, those first that do not work.
+	// The paths to peers, and from nodes to gateways, at most 2000: those that do not work
+	// first.
 	Paths []*NetworkPath `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
-	// The nodes: at most 500, those first on which something is wrong, then gateways.
+	// The nodes, at most 500: those with problems first, then gateways.
 	Nodes []*NetworkNode `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// How many paths and nodes are beyond that.
+	// The number of paths and nodes left out because of these limits.
 	LeftOut       int32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4829,39 +4840,39 @@ func (x *GetNetworkStatusResponse) GetLeftOut() int32 {
 	return 0
 }
 
-// NetworkPath is the way from a node to a gateway.
+// NetworkPath is the path from a node to a gateway.
 type NetworkPath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME; empty for the way to a gateway of this cluster.
+	// peers/NAME; empty for the path to a gateway of this cluster.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The node here.
+	// The node of this cluster.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The gateway at the other end, or the node where it is direct.
+	// The gateway at the other end, or the node if the path is direct.
 	Gateway string `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// The endpoint in use; empty if there is none.
+	// The endpoint in use; empty if none.
 	Endpoint string `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Up, Down or Unknown, by probes inside the tunnel. It is Unknown where the node was not
-	// heard of lately.
+	// Up, Down or Unknown, as measured by probes inside the tunnel. Unknown if the node has not
+	// reported recently.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	// The round trip; unset until it was measured.
+	// The round-trip time; unset until it has been measured.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,6,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
-	// The bytes of the largest packet that passes; 0 if that is not known.
+	// The size of the largest packet that passes, in bytes; 0 if unknown.
 	Mtu int32 `protobuf:"varint,7,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	// Whether another gateway carries the traffic, and this one would if that were gone. Where
-	// it is direct, whether gateways carry it.
+	// Whether the path is a standby: another gateway carries the traffic, and this one would
+	// take over if that one failed. For a direct path, whether gateways carry the traffic.
 	Standby bool `protobuf:"varint,8,opt,name=standby,proto3" json:"standby,omitempty"`
-	// Why, and what to do.
+	// A human-readable explanation of the state, and what to do.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	// Whether it is for the pods on the two nodes alone, past the gateways.
+	// Whether the path bypasses the gateways, for the pods on the two nodes only.
 	Direct bool `protobuf:"varint,10,opt,name=direct,proto3" json:"direct,omitempty"`
-	// How packets get there: Direct, at an endpoint that the peer announces; Observed, where
-	// the peer is seen on the outside of an address translation; Relayed, through the agents
-	// and their session, where UDP does not pass. Empty where there is no endpoint yet.
+	// How packets reach the other end: Direct, at an endpoint that the peer announces; Observed,
+	// at the outside address of a NAT where the peer is seen; Relayed, through the agents and
+	// their session if UDP is blocked. Empty while no endpoint is known.
 	Way string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
-	// Whether the peer API runs this way, or would: the peer is in-band.
+	// Whether the peer is in-band: the peer API runs over this path, or would.
 	InBand bool `protobuf:"varint,12,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
-	// The third peer that carries the session, where packets are Relayed: its name here, or
-	// its ID. Empty if none does.
+	// The third peer that carries the session of a Relayed path, by its name in this cluster or
+	// its ID; empty if the session is direct.
 	Through       string `protobuf:"bytes,13,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4988,28 +4999,28 @@ func (x *NetworkPath) GetThrough() string {
 	return ""
 }
 
-// NetworkNode is a node with a fabric.
+// NetworkNode is a node that runs a fabric.
 type NetworkNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether it is a gateway.
 	Gateway bool `protobuf:"varint,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// Where the nodes of this cluster dial it.
+	// The endpoints at which nodes of this cluster dial it.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// Where other clusters are told to dial it.
+	// The endpoints announced to other clusters.
 	Announced []string `protobuf:"bytes,4,rep,name=announced,proto3" json:"announced,omitempty"`
-	// What carries its tunnels: kernel or userspace.
+	// The WireGuard implementation of its tunnels: kernel or userspace.
 	Backend string `protobuf:"bytes,5,opt,name=backend,proto3" json:"backend,omitempty"`
-	// When its fabric was heard of last; unset for never.
+	// The time of its fabric's last report; unset if it never reported.
 	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime,proto3" json:"observe_time,omitempty"`
-	// What is wrong with its tunnels.
+	// The problems of its tunnels.
 	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
-	// What on the node keeps packets from passing.
+	// The findings on the node that prevent packets from passing.
 	Findings []*NetworkFinding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
-	// When its WireGuard key was first used; unset while that is not known.
+	// The time at which its WireGuard key was first used; unset while unknown.
 	KeyUseTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=key_use_time,json=keyUseTime,proto3" json:"key_use_time,omitempty"`
-	// What the next key waits for, while the key is being replaced.
+	// What the replacement of the key is waiting for, while it is being replaced.
 	KeyWaits string `protobuf:"bytes,13,opt,name=key_waits,json=keyWaits,proto3" json:"key_waits,omitempty"`
 	// Whether the key is being replaced.
 	KeyReplaced   bool `protobuf:"varint,14,opt,name=key_replaced,json=keyReplaced,proto3" json:"key_replaced,omitempty"`
@@ -5124,16 +5135,16 @@ func (x *NetworkNode) GetKeyReplaced() bool {
 	return false
 }
 
-// NetworkFinding is something that is wrong on a node.
+// NetworkFinding is a problem found on a node.
 type NetworkFinding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What, in CamelCase.
+	// The kind of problem, in CamelCase.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Error, Warning or Info.
+	// The severity: Error, Warning or Info.
 	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
-	// What it is and where.
+	// A human-readable description of the problem and where it is.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// What to do.
+	// How to solve it.
 	Remedy        string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5197,10 +5208,10 @@ func (x *NetworkFinding) GetRemedy() string {
 	return ""
 }
 
-// RotatePresharedKeyRequest asks for another preshared key.
+// RotatePresharedKeyRequest requests new preshared keys.
 type RotatePresharedKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME, or peers/- for each.
+	// peers/NAME, or peers/- for all peers.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5243,12 +5254,12 @@ func (x *RotatePresharedKeyRequest) GetName() string {
 	return ""
 }
 
-// RotatePresharedKeyResponse says which keys are to be replaced.
+// RotatePresharedKeyResponse lists the tunnels whose keys are to be replaced.
 type RotatePresharedKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME of each peer whose tunnel has a key.
+	// Each peer whose tunnel has a key, as peers/NAME.
 	Peers []string `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
-	// When it was asked: a key whose use_time is not before that is another one.
+	// The time of the request: a key whose use_time is not before it is a new one.
 	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5298,10 +5309,10 @@ func (x *RotatePresharedKeyResponse) GetAskTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// RotateNodeKeysRequest asks for other WireGuard keys.
+// RotateNodeKeysRequest requests new WireGuard keys.
 type RotateNodeKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The names of the nodes; none is each.
+	// The names of the nodes; empty means all.
 	Nodes         []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5344,12 +5355,12 @@ func (x *RotateNodeKeysRequest) GetNodes() []string {
 	return nil
 }
 
-// RotateNodeKeysResponse says which keys are to be replaced.
+// RotateNodeKeysResponse lists the nodes whose keys are to be replaced.
 type RotateNodeKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The names of the nodes.
 	Nodes []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// When it was asked: a key whose use_time is not before that is another one.
+	// The time of the request: a key whose use_time is not before it is a new one.
 	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5399,12 +5410,12 @@ func (x *RotateNodeKeysResponse) GetAskTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// PlanNetworkRequest asks what would be done.
+// PlanNetworkRequest selects the peers to plan for.
 type PlanNetworkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME, or peers/- for each; empty is a cluster that is no peer yet.
+	// peers/NAME, or peers/- for all peers; empty plans for a cluster that is not a peer yet.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The pod prefixes of a peer that has told none yet.
+	// The pod prefixes of a peer that has not announced its own yet.
 	Prefixes      []string `protobuf:"bytes,2,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5454,10 +5465,10 @@ func (x *PlanNetworkRequest) GetPrefixes() []string {
 	return nil
 }
 
-// PlanNetworkResponse is what would be done.
+// PlanNetworkResponse contains the plans.
 type PlanNetworkResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A plan a peer, by name: at most 100.
+	// One plan per peer, by name, at most 100.
 	Plans         []*NetworkPlan `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5500,29 +5511,29 @@ func (x *PlanNetworkResponse) GetPlans() []*NetworkPlan {
 	return nil
 }
 
-// NetworkPlan is what the network with one peer would be.
+// NetworkPlan is the planned network with one peer.
 type NetworkPlan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME; empty for a cluster that is no peer yet.
+	// peers/NAME; empty for a cluster that is not a peer yet.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// This cluster's gateways.
+	// The gateways of this cluster.
 	OwnGateways []*PlannedGateway `protobuf:"bytes,2,rep,name=own_gateways,json=ownGateways,proto3" json:"own_gateways,omitempty"`
-	// Those that the peer names.
+	// The gateways that the peer announces.
 	Gateways []*PlannedGateway `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	// The peer's prefixes and what they are called here.
+	// The peer's prefixes and their aliases in this cluster.
 	Remote []*PlannedAlias `protobuf:"bytes,4,rep,name=remote,proto3" json:"remote,omitempty"`
-	// This cluster's prefixes and what the peer calls them.
+	// This cluster's prefixes and their aliases at the peer.
 	Local []*PlannedAlias `protobuf:"bytes,5,rep,name=local,proto3" json:"local,omitempty"`
-	// Where aliases come from.
+	// The prefixes from which aliases are allocated.
 	AliasPool []string `protobuf:"bytes,6,rep,name=alias_pool,json=aliasPool,proto3" json:"alias_pool,omitempty"`
-	// What cannot work, and why; nothing if it can.
+	// What cannot work, and why; empty if everything can.
 	Refused []string `protobuf:"bytes,7,rep,name=refused,proto3" json:"refused,omitempty"`
-	// What is not known yet, or may not be as it was meant.
+	// What is not known yet, or may differ from what was intended.
 	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The bytes of the largest packet that passes where the tunnel is up; 0 if that is not
-	// known.
+	// The size of the largest packet that passes if the tunnel is up, in bytes; 0 if unknown.
 	Mtu int32 `protobuf:"varint,9,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	// The third clusters between which and the peer packets pass, or would.
+	// The third clusters that exchange packets with the peer through this cluster, or with this
+	// cluster through the peer, or would.
 	Transit       []*PlannedTransit `protobuf:"bytes,10,rep,name=transit,proto3" json:"transit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5628,19 +5639,19 @@ func (x *NetworkPlan) GetTransit() []*PlannedTransit {
 	return nil
 }
 
-// PlannedTransit is a third cluster whose pods are reached through the one in between.
+// PlannedTransit is a third cluster whose pods are reached through the cluster in between.
 type PlannedTransit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name here, or its ID.
+	// Its name in this cluster, or its ID.
 	Third string `protobuf:"bytes,1,opt,name=third,proto3" json:"third,omitempty"`
-	// Whether this cluster reaches it through the peer. If not, the peer reaches it through this
-	// cluster.
+	// Whether this cluster reaches it through the peer. Otherwise the peer reaches it through
+	// this cluster.
 	Through bool `protobuf:"varint,2,opt,name=through,proto3" json:"through,omitempty"`
-	// How many addresses are to be reached there.
+	// The number of addresses to be reached there.
 	Addresses uint32 `protobuf:"varint,3,opt,name=addresses,proto3" json:"addresses,omitempty"`
-	// How many of them have a name.
+	// The number of these addresses that have an alias.
 	Named uint32 `protobuf:"varint,4,opt,name=named,proto3" json:"named,omitempty"`
-	// What is missing for packets to pass; empty if nothing is.
+	// What is missing before packets can pass; empty if nothing is missing.
 	Missing       string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5716,7 +5727,7 @@ type PlannedGateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its node's name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where it can be dialled, best first.
+	// The endpoints at which it can be dialled, best first.
 	Endpoints     []string `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5766,18 +5777,18 @@ func (x *PlannedGateway) GetEndpoints() []string {
 	return nil
 }
 
-// PlannedAlias is a prefix and what it is called.
+// PlannedAlias is a prefix and its alias.
 type PlannedAlias struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The prefix.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Its alias; empty if it has none.
 	Alias string `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
-	// Whether it has this alias already.
+	// Whether the alias is already in force.
 	Stands bool `protobuf:"varint,3,opt,name=stands,proto3" json:"stands,omitempty"`
-	// Whether it has none, and those of its addresses that are used have one each.
+	// Whether the prefix has no alias, and each of its addresses in use has its own.
 	ByAddress bool `protobuf:"varint,4,opt,name=by_address,json=byAddress,proto3" json:"by_address,omitempty"`
-	// How many have now.
+	// The number of addresses that have an alias now.
 	Addresses     uint32 `protobuf:"varint,5,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5848,7 +5859,7 @@ func (x *PlannedAlias) GetAddresses() uint32 {
 	return 0
 }
 
-// GetNetworkParametersRequest asks for this cluster's parameters.
+// GetNetworkParametersRequest is empty.
 type GetNetworkParametersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -5885,7 +5896,7 @@ func (*GetNetworkParametersRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
-// GetNetworkParametersResponse is this cluster's parameters.
+// GetNetworkParametersResponse contains this cluster's parameters.
 type GetNetworkParametersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The parameters.
@@ -5931,12 +5942,12 @@ func (x *GetNetworkParametersResponse) GetParameters() *NetworkParameters {
 	return nil
 }
 
-// NetworkParameters is one end of an in-band tunnel.
+// NetworkParameters describes one end of an in-band tunnel.
 type NetworkParameters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster's ID.
 	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// What it calls itself.
+	// The name that the cluster gives itself.
 	DisplayName string `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
 	// Its Curve25519 public key, 32 bytes, from which both sides derive the tunnel's
 	// preshared key.
@@ -6008,11 +6019,11 @@ func (x *NetworkParameters) GetGateways() []*InBandGateway {
 // InBandGateway is a node that speaks WireGuard.
 type InBandGateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node's name, from which its address inside the tunnel follows.
+	// The node's name, from which its address inside the tunnel is derived.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its Curve25519 public key, 32 bytes.
 	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// Where it listens, as host:port, best first. Empty where it can only dial.
+	// The endpoints at which it listens, as host:port, best first. Empty if it can only dial.
 	Endpoints     []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6069,12 +6080,12 @@ func (x *InBandGateway) GetEndpoints() []string {
 	return nil
 }
 
-// ConnectInBandRequest says to which cluster.
+// ConnectInBandRequest names the cluster to connect to.
 type ConnectInBandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What its administrator gave.
+	// The parameters that its administrator provided.
 	Parameters *NetworkParameters `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// What to call the peer here; empty takes the name that it gives itself.
+	// The name for the peer in this cluster; empty means the name that the peer gives itself.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6124,7 +6135,7 @@ func (x *ConnectInBandRequest) GetName() string {
 	return ""
 }
 
-// ConnectInBandResponse is the peer.
+// ConnectInBandResponse contains the peer.
 type ConnectInBandResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
@@ -6173,11 +6184,11 @@ func (x *ConnectInBandResponse) GetPeer() *Peer {
 // ListContractsRequest asks for a page of contracts.
 type ListContractsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME to list those with one peer; empty is all.
+	// peers/NAME to list the contracts with one peer; empty means all.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6239,7 +6250,7 @@ type ListContractsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contracts, by name.
 	Contracts []*Contract `protobuf:"bytes,1,rep,name=contracts,proto3" json:"contracts,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6292,7 +6303,7 @@ func (x *ListContractsResponse) GetNextPageToken() string {
 // AdminServiceGetContractRequest names a contract.
 type AdminServiceGetContractRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// contracts/ID.
+	// The contract, as contracts/ID.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6335,10 +6346,10 @@ func (x *AdminServiceGetContractRequest) GetName() string {
 	return ""
 }
 
-// AdminServiceGetContractResponse is a contract.
+// AdminServiceGetContractResponse contains the contract.
 type AdminServiceGetContractResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The contract, envelope included.
+	// The contract, including its envelope.
 	Contract      *Contract `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6384,9 +6395,9 @@ func (x *AdminServiceGetContractResponse) GetContract() *Contract {
 // AdminServiceTerminateContractRequest ends a contract.
 type AdminServiceTerminateContractRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// contracts/ID.
+	// The contract, as contracts/ID.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// At once, without the notice that the contract gives.
+	// Whether to end it at once, without the notice that the contract grants.
 	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6436,7 +6447,7 @@ func (x *AdminServiceTerminateContractRequest) GetNow() bool {
 	return false
 }
 
-// AdminServiceTerminateContractResponse is the contract.
+// AdminServiceTerminateContractResponse contains the contract.
 type AdminServiceTerminateContractResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
@@ -6485,11 +6496,11 @@ func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
 // ListUsageRequest asks for a page of usage.
 type ListUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// contracts/ID for one; empty is all.
+	// contracts/ID for one contract; empty means all.
 	Contract string `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
-	// At most so many; 0 is 100, and more than 500 is 500.
+	// The maximum number of results: 0 means 100, and values above 500 mean 500.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the page before.
+	// The next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6549,9 +6560,9 @@ func (x *ListUsageRequest) GetPageToken() string {
 // ListUsageResponse is a page of usage.
 type ListUsageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A row a period, by contract and time.
+	// One row per period, by contract and time.
 	Usage []*Usage `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
-	// Empty on the last page.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6601,37 +6612,39 @@ func (x *ListUsageResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Usage is what was used of a contract in one period.
+// Usage is the usage of a contract in one period.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// contracts/ID.
+	// The contract, as contracts/ID.
 	Contract string `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
-	// peers/NAME of the other side.
+	// The other side of the contract, as peers/NAME.
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	// This cluster's part: Consumer or Provider.
+	// This cluster's role: Consumer or Provider.
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	// The statement's sequence number; 0 for the period that still runs.
+	// The statement's sequence number; 0 for the current period.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// From when.
+	// The start of the period.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Until when; of the period that still runs, until when it was counted.
+	// The end of the period; for the current period, the time until which usage has been
+	// counted.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// What the provider stated, signed, in unit-hours (GiB-hours of memory and
-	// storage), decimal, by resource. Empty while there is no statement.
+	// The usage in the provider's signed statement, in unit-hours (GiB-hours for memory and
+	// storage), decimal, by resource. Empty without a statement.
 	Stated map[string]string `protobuf:"bytes,7,rep,name=stated,proto3" json:"stated,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What this cluster counted itself, in the same units. The provider's own count
-	// is what it states.
+	// The usage that this cluster counted itself, in the same units. The provider states its own
+	// count.
 	Counted map[string]string `protobuf:"bytes,8,rep,name=counted,proto3" json:"counted,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What the provider asks for what it stated; unset while there is no statement.
+	// The amount that the provider charges for the stated usage; unset without a statement.
 	Amount *Money `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
-	// What it would be by this cluster's own count.
+	// The amount for the usage that this cluster counted.
 	CountedAmount *Money `protobuf:"bytes,10,opt,name=counted_amount,json=countedAmount,proto3" json:"counted_amount,omitempty"`
-	// How far the two amounts are apart, in percent of the larger, decimal.
+	// The difference between the two amounts, in percent of the larger one, decimal.
 	DifferencePercent string `protobuf:"bytes,11,opt,name=difference_percent,json=differencePercent,proto3" json:"difference_percent,omitempty"`
-	// Stated: there is the provider's signed statement. Counted: the period ended,
-	// and there is only this cluster's own count. Running: it has not ended.
+	// The state of the period. Stated: the provider has sent a signed statement. Counted: the
+	// period has ended, and only this cluster's own count exists. Running: the period has not
+	// ended.
 	State string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
-	// The contract's phase: Active, Draining, Closed.
+	// The contract's phase: Active, Draining or Closed.
 	Phase         string `protobuf:"bytes,13,opt,name=phase,proto3" json:"phase,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6758,7 +6771,7 @@ func (x *Usage) GetPhase() string {
 	return ""
 }
 
-// RolloverIdentityRequest replaces the root's key.
+// RolloverIdentityRequest is empty.
 type RolloverIdentityRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -6795,12 +6808,12 @@ func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
 }
 
-// RolloverIdentityResponse tells of the new root.
+// RolloverIdentityResponse describes the new root certificate.
 type RolloverIdentityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the new root certificate ends.
+	// The time at which the new root certificate expires.
 	RootExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=root_expire_time,json=rootExpireTime,proto3" json:"root_expire_time,omitempty"`
-	// Until when the old one is still shown to peers.
+	// The time until which the old one is still presented to peers.
 	OverlapEndTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=overlap_end_time,json=overlapEndTime,proto3" json:"overlap_end_time,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

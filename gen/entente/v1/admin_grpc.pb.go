@@ -61,9 +61,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService is how the cluster's own people drive Entente, through gRPC and
-// REST; the CLI and the SDK are thin wrappers of it. What it does it does by
-// writing custom resources, so kubectl can do the same.
+// AdminService is the API by which a cluster's own people and programs use Entente, over gRPC
+// and REST; the CLI and the SDK are thin wrappers of it. Its methods write custom resources,
+// so kubectl can do the same.
 //
 // Callers authenticate with a Kubernetes bearer token or a client certificate
 // of the cluster, and need the Kubernetes permission that each method names.
@@ -71,78 +71,75 @@ const (
 // Errors of all methods: UNAUTHENTICATED CALLER_UNKNOWN, PERMISSION_DENIED
 // CALLER_NOT_ALLOWED, INVALID_ARGUMENT with field violations.
 type AdminServiceClient interface {
-	// GetInfo tells of this cluster. Permission: list foreignclusters.
+	// GetInfo returns information about this cluster. Permission: list foreignclusters.
 	GetInfo(ctx context.Context, in *GetInfoRequest, opts ...grpc.CallOption) (*GetInfoResponse, error)
-	// ListPeers tells of the clusters known here. Permission: list foreignclusters.
+	// ListPeers lists the clusters known to this one. Permission: list foreignclusters.
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
-	// GetPeer tells of one. Permission: get foreignclusters.
+	// GetPeer returns one peer. Permission: get foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	GetPeer(ctx context.Context, in *GetPeerRequest, opts ...grpc.CallOption) (*GetPeerResponse, error)
-	// CreateToken makes a one-time token with which another cluster can join this
-	// one. The token is shown once; only a hash of it is kept. Permission: create
-	// tokens.
+	// CreateToken creates a one-time token with which another cluster can join this one. The
+	// token is returned once; only a hash of it is stored. Permission: create tokens.
 	//
-	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION
-	// NO_ENDPOINT (nothing says where this cluster can be dialled).
+	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION NO_ENDPOINT (no
+	// endpoint is known at which this cluster can be dialled).
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListTokens tells of the tokens that can still be redeemed, never their
-	// secrets. Permission: list tokens.
+	// ListTokens lists the tokens that can still be redeemed, without their secrets. Permission:
+	// list tokens.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken revokes a token. Revoking one that is unknown or expired
-	// is an error, so that a slip of the pen shows. Permission: delete tokens.
+	// RevokeToken revokes a token. Revoking an unknown or expired token is an error, so that a
+	// mistyped name is noticed. Permission: delete tokens.
 	//
 	// Errors: NOT_FOUND TOKEN_UNKNOWN.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// JoinPeer redeems a token that another cluster made: afterwards both trust
-	// each other. Permission: create foreignclusters.
+	// JoinPeer redeems a token that another cluster created; the two clusters then trust each
+	// other. Permission: create foreignclusters.
 	//
 	// Errors: INVALID_ARGUMENT TOKEN_MALFORMED, UNAUTHENTICATED TOKEN_INVALID,
 	// FAILED_PRECONDITION TOKEN_EXPIRED, UNAVAILABLE PEER_UNREACHABLE.
 	JoinPeer(ctx context.Context, in *JoinPeerRequest, opts ...grpc.CallOption) (*JoinPeerResponse, error)
-	// IntroducePeer dials a cluster without a token. It makes no trust by itself:
-	// unless approve is set, both sides show a code, which their administrators
-	// compare and then approve. Permission: create foreignclusters.
+	// IntroducePeer introduces this cluster to another one without a token. An introduction
+	// alone does not establish trust: unless approve is set, both sides show a code, which their
+	// administrators compare and then approve. Permission: create foreignclusters.
 	//
-	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION
-	// PEER_IDENTITY_MISMATCH (another cluster than cluster_id answers),
-	// PERMISSION_DENIED TRUST_DENIED.
+	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION PEER_IDENTITY_MISMATCH (the
+	// cluster at the endpoint does not have the ID cluster_id), PERMISSION_DENIED TRUST_DENIED.
 	IntroducePeer(ctx context.Context, in *IntroducePeerRequest, opts ...grpc.CallOption) (*IntroducePeerResponse, error)
-	// ApprovePeer trusts a cluster that introduced itself or that this cluster
-	// introduced itself to. Trust is there once both sides approved. Permission:
-	// update foreignclusters.
+	// ApprovePeer approves trust in a cluster that introduced itself, or to which this cluster
+	// introduced itself. Trust is established once both sides have approved. Permission: update
+	// foreignclusters.
 	//
-	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH,
-	// FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is no code: it was only found, has
-	// not introduced itself, or its introduction lapsed).
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH, FAILED_PRECONDITION
+	// INTRODUCTION_UNKNOWN (the peer has no code: it was only discovered, has not introduced
+	// itself, or its introduction expired).
 	ApprovePeer(ctx context.Context, in *ApprovePeerRequest, opts ...grpc.CallOption) (*ApprovePeerResponse, error)
-	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
-	// contracts end at once, and the peer stays known as denied until it is
+	// DenyPeer denies trust in a cluster, or withdraws it: its sessions and its tunnel are
+	// closed and its contracts end at once. The peer remains listed as denied until it is
 	// forgotten or joins with a new token. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	DenyPeer(ctx context.Context, in *DenyPeerRequest, opts ...grpc.CallOption) (*DenyPeerResponse, error)
-	// WatchPeers tells of the peers: each one that is known first, then an event a
-	// change. Permission: list foreignclusters.
+	// WatchPeers streams the peers: first every known peer, then one message per change.
+	// Permission: list foreignclusters.
 	WatchPeers(ctx context.Context, in *WatchPeersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPeersResponse], error)
-	// WatchEvents tells what happens to peers, peerings and contracts, from now on.
+	// WatchEvents streams the events of peers, peerings and contracts that occur from now on.
 	// Permission: list foreignclusters.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
-	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer offers them at the lowest price: it writes a PeeringRequest. Permission:
-	// create peeringrequests.
+	// CreatePeering asks a peer for resources, or, with peers/-, the trusted peer that offers
+	// them at the lowest price. It creates a PeeringRequest. Permission: create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(ctx context.Context, in *CreatePeeringRequest, opts ...grpc.CallOption) (*CreatePeeringResponse, error)
-	// ListPeerings tells of what this cluster asks for: its PeeringRequests.
-	// Permission: list peeringrequests.
+	// ListPeerings lists what this cluster asks its peers for: its PeeringRequests. Permission:
+	// list peeringrequests.
 	ListPeerings(ctx context.Context, in *ListPeeringsRequest, opts ...grpc.CallOption) (*ListPeeringsResponse, error)
-	// GetPeering tells of one. Permission: get peeringrequests.
+	// GetPeering returns one peering. Permission: get peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	GetPeering(ctx context.Context, in *GetPeeringRequest, opts ...grpc.CallOption) (*GetPeeringResponse, error)
-	// UpdatePeering asks for more, less, or longer: the contract is amended.
-	// Permission: update peeringrequests.
+	// UpdatePeering asks for more or fewer resources, or for a longer duration, by amending the
+	// contract. Permission: update peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	UpdatePeering(ctx context.Context, in *UpdatePeeringRequest, opts ...grpc.CallOption) (*UpdatePeeringResponse, error)
@@ -150,102 +147,98 @@ type AdminServiceClient interface {
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	DeletePeering(ctx context.Context, in *DeletePeeringRequest, opts ...grpc.CallOption) (*DeletePeeringResponse, error)
-	// ListPeeringRequests tells of what peers ask for and an administrator has to
-	// approve. Permission: list foreignclusters.
+	// ListPeeringRequests lists the requests of peers that wait for an administrator's approval.
+	// Permission: list foreignclusters.
 	ListPeeringRequests(ctx context.Context, in *ListPeeringRequestsRequest, opts ...grpc.CallOption) (*ListPeeringRequestsResponse, error)
-	// ApprovePeeringRequest lets a request through. Permission: update
-	// foreignclusters.
+	// ApprovePeeringRequest approves a peer's request. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND REQUEST_UNKNOWN.
 	ApprovePeeringRequest(ctx context.Context, in *ApprovePeeringRequestRequest, opts ...grpc.CallOption) (*ApprovePeeringRequestResponse, error)
-	// DenyPeeringRequest refuses a request for good. Permission: update
+	// DenyPeeringRequest denies a peer's request permanently. Permission: update
 	// foreignclusters.
 	//
 	// Errors: NOT_FOUND REQUEST_UNKNOWN.
 	DenyPeeringRequest(ctx context.Context, in *DenyPeeringRequestRequest, opts ...grpc.CallOption) (*DenyPeeringRequestResponse, error)
-	// TestPolicy says what would be granted to a peer that asked, and why.
-	// Permission: list peeringpolicies.
+	// TestPolicy returns what would be granted to a peer if it asked, and why. Permission: list
+	// peeringpolicies.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(ctx context.Context, in *TestPolicyRequest, opts ...grpc.CallOption) (*TestPolicyResponse, error)
-	// GetNetworkStatus tells how the nodes reach each other and the peers, and what is wrong on
-	// them. Permission: list foreignclusters.
+	// GetNetworkStatus returns how the nodes reach each other and the peers, and the problems
+	// found on them. Permission: list foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	GetNetworkStatus(ctx context.Context, in *GetNetworkStatusRequest, opts ...grpc.CallOption) (*GetNetworkStatusResponse, error)
-	// PlanNetwork says what the network with a peer would be, and what of it cannot work:
-	// nothing is done. Permission: list foreignclusters.
+	// PlanNetwork returns what the network with a peer would be, and which parts of it cannot
+	// work, without changing anything. Permission: list foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	PlanNetwork(ctx context.Context, in *PlanNetworkRequest, opts ...grpc.CallOption) (*PlanNetworkResponse, error)
-	// RotatePresharedKey replaces the preshared key of the tunnel to a peer, or to each peer
-	// by the name peers/-. It is asked for: the key is replaced when the gateways of both
-	// sides have the next one, and no packet is lost by that. Permission: update
-	// foreignclusters.
+	// RotatePresharedKey requests a new preshared key for the tunnel to a peer, or for the
+	// tunnels to all peers with peers/-. The key is replaced once the gateways of both sides
+	// have the next one; no packet is lost. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	RotatePresharedKey(ctx context.Context, in *RotatePresharedKeyRequest, opts ...grpc.CallOption) (*RotatePresharedKeyResponse, error)
-	// RotateNodeKeys replaces the WireGuard keys of nodes of this cluster. It is asked for:
-	// each node replaces its own when all that it has tunnels with know the next one, and no packet
-	// is lost by that. Permission: update identity.
+	// RotateNodeKeys requests new WireGuard keys for nodes of this cluster. Each node replaces
+	// its key once all nodes that it has tunnels with know the next one; no packet is lost.
+	// Permission: update identity.
 	RotateNodeKeys(ctx context.Context, in *RotateNodeKeysRequest, opts ...grpc.CallOption) (*RotateNodeKeysResponse, error)
-	// GetNetworkParameters tells what an administrator of another cluster needs to have an
-	// in-band tunnel to this one. There is no secret in it. Permission: list
+	// GetNetworkParameters returns what an administrator of another cluster needs to set up an
+	// in-band tunnel to this one. The parameters contain no secret. Permission: list
 	// foreignclusters.
 	//
 	// Errors: FAILED_PRECONDITION NO_ENDPOINT (no node is a gateway yet).
 	GetNetworkParameters(ctx context.Context, in *GetNetworkParametersRequest, opts ...grpc.CallOption) (*GetNetworkParametersResponse, error)
-	// ConnectInBand has the peer API with another cluster run inside the tunnel to it, by
-	// the parameters that its administrator gave, and trusts the cluster that proves to
-	// have their ID. An administrator there has to do the same with this cluster's.
-	// Doing it again replaces the parameters. Permission: create foreignclusters.
+	// ConnectInBand runs the peer API with another cluster inside the tunnel to it, with the
+	// parameters that its administrator provided, and trusts the cluster that proves to have the
+	// ID in them. An administrator of that cluster must do the same with this cluster's
+	// parameters. Calling it again replaces the parameters. Permission: create foreignclusters.
 	//
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF (the parameters are this cluster's own),
-	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with it are
-	// in force by a tunnel that is not in-band, which would be down until both
-	// administrators did this).
+	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with the peer are
+	// in force over a tunnel that is not in-band; it would be down until both administrators had
+	// made this call).
 	ConnectInBand(ctx context.Context, in *ConnectInBandRequest, opts ...grpc.CallOption) (*ConnectInBandResponse, error)
-	// ListContracts tells of the contracts, in both roles, those included that are
-	// over and still kept. Permission: list contracts.
+	// ListContracts lists the contracts in both roles, including those that have ended and are
+	// still stored. Permission: list contracts.
 	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
-	// GetContract returns one with its signed envelope. Permission: get contracts.
+	// GetContract returns one contract with its signed envelope. Permission: get contracts.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(ctx context.Context, in *AdminServiceGetContractRequest, opts ...grpc.CallOption) (*AdminServiceGetContractResponse, error)
-	// TerminateContract ends a contract, in either role, with its notice or at
-	// once. Permission: update contracts.
+	// TerminateContract ends a contract, in either role, with its notice or at once. Permission:
+	// update contracts.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	TerminateContract(ctx context.Context, in *AdminServiceTerminateContractRequest, opts ...grpc.CallOption) (*AdminServiceTerminateContractResponse, error)
-	// ListUsage tells what was used of each contract and what it costs, by this
-	// cluster's count and by the provider's signed statements. Permission: list
-	// contracts.
+	// ListUsage lists the usage of each contract and its cost, by this cluster's own count and
+	// by the provider's signed statements. Permission: list contracts.
 	ListUsage(ctx context.Context, in *ListUsageRequest, opts ...grpc.CallOption) (*ListUsageResponse, error)
-	// RolloverIdentity replaces the key under this cluster's root certificate. The
-	// cluster ID stays, peers follow by themselves. Permission: update identity.
+	// RolloverIdentity replaces the key of this cluster's root certificate. The cluster ID stays
+	// the same, and peers accept the new root automatically. Permission: update identity.
 	//
-	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the one before is not over).
+	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the previous rollover has not finished).
 	RolloverIdentity(ctx context.Context, in *RolloverIdentityRequest, opts ...grpc.CallOption) (*RolloverIdentityResponse, error)
-	// EndPeering ends the contracts by which this cluster consumes from a peer,
-	// and, where asked, forgets the peer. It never waits for the peer. Permission:
-	// delete peeringrequests (to forget: delete foreignclusters).
+	// EndPeering ends the contracts by which this cluster consumes from a peer and, if
+	// requested, forgets the peer. It never waits for the peer. Permission: delete
+	// peeringrequests (to forget: delete foreignclusters).
 	//
-	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
-	// and looks for another provider; this one is left out until the peer is taken
-	// off the annotation entente.dev/left-out of the PeeringRequest.
+	// PeeringRequests that name the peer are deleted with their contracts. A PeeringRequest for
+	// any peer (peers/-) stays and chooses another provider; it leaves out this peer until the
+	// peer is removed from the annotation entente.dev/left-out of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
 	EndPeering(ctx context.Context, in *EndPeeringRequest, opts ...grpc.CallOption) (*EndPeeringResponse, error)
-	// OffloadNamespace lets pods of a namespace run in foreign clusters: it writes
-	// a NamespaceOffloading. Permission: create namespaceoffloadings in the
-	// namespace.
+	// OffloadNamespace allows pods of a namespace to run in foreign clusters. It writes a
+	// NamespaceOffloading. Permission: create namespaceoffloadings in the namespace.
 	OffloadNamespace(ctx context.Context, in *OffloadNamespaceRequest, opts ...grpc.CallOption) (*OffloadNamespaceResponse, error)
-	// ListOffloadings tells of the namespaces whose pods may run in foreign clusters, and
-	// how each is there. Permission: list namespaceoffloadings.
+	// ListOffloadings lists the namespaces whose pods may run in foreign clusters, with their
+	// state there. Permission: list namespaceoffloadings.
 	ListOffloadings(ctx context.Context, in *ListOffloadingsRequest, opts ...grpc.CallOption) (*ListOffloadingsResponse, error)
-	// UnoffloadNamespace ends offloading a namespace. Permission: delete namespaceoffloadings in the
-	// namespace.
+	// UnoffloadNamespace ends the offloading of a namespace. Permission: delete
+	// namespaceoffloadings in the namespace.
 	UnoffloadNamespace(ctx context.Context, in *UnoffloadNamespaceRequest, opts ...grpc.CallOption) (*UnoffloadNamespaceResponse, error)
 }
 
@@ -639,9 +632,9 @@ func (c *adminServiceClient) UnoffloadNamespace(ctx context.Context, in *Unofflo
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService is how the cluster's own people drive Entente, through gRPC and
-// REST; the CLI and the SDK are thin wrappers of it. What it does it does by
-// writing custom resources, so kubectl can do the same.
+// AdminService is the API by which a cluster's own people and programs use Entente, over gRPC
+// and REST; the CLI and the SDK are thin wrappers of it. Its methods write custom resources,
+// so kubectl can do the same.
 //
 // Callers authenticate with a Kubernetes bearer token or a client certificate
 // of the cluster, and need the Kubernetes permission that each method names.
@@ -649,78 +642,75 @@ func (c *adminServiceClient) UnoffloadNamespace(ctx context.Context, in *Unofflo
 // Errors of all methods: UNAUTHENTICATED CALLER_UNKNOWN, PERMISSION_DENIED
 // CALLER_NOT_ALLOWED, INVALID_ARGUMENT with field violations.
 type AdminServiceServer interface {
-	// GetInfo tells of this cluster. Permission: list foreignclusters.
+	// GetInfo returns information about this cluster. Permission: list foreignclusters.
 	GetInfo(context.Context, *GetInfoRequest) (*GetInfoResponse, error)
-	// ListPeers tells of the clusters known here. Permission: list foreignclusters.
+	// ListPeers lists the clusters known to this one. Permission: list foreignclusters.
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
-	// GetPeer tells of one. Permission: get foreignclusters.
+	// GetPeer returns one peer. Permission: get foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error)
-	// CreateToken makes a one-time token with which another cluster can join this
-	// one. The token is shown once; only a hash of it is kept. Permission: create
-	// tokens.
+	// CreateToken creates a one-time token with which another cluster can join this one. The
+	// token is returned once; only a hash of it is stored. Permission: create tokens.
 	//
-	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION
-	// NO_ENDPOINT (nothing says where this cluster can be dialled).
+	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION NO_ENDPOINT (no
+	// endpoint is known at which this cluster can be dialled).
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListTokens tells of the tokens that can still be redeemed, never their
-	// secrets. Permission: list tokens.
+	// ListTokens lists the tokens that can still be redeemed, without their secrets. Permission:
+	// list tokens.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken revokes a token. Revoking one that is unknown or expired
-	// is an error, so that a slip of the pen shows. Permission: delete tokens.
+	// RevokeToken revokes a token. Revoking an unknown or expired token is an error, so that a
+	// mistyped name is noticed. Permission: delete tokens.
 	//
 	// Errors: NOT_FOUND TOKEN_UNKNOWN.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// JoinPeer redeems a token that another cluster made: afterwards both trust
-	// each other. Permission: create foreignclusters.
+	// JoinPeer redeems a token that another cluster created; the two clusters then trust each
+	// other. Permission: create foreignclusters.
 	//
 	// Errors: INVALID_ARGUMENT TOKEN_MALFORMED, UNAUTHENTICATED TOKEN_INVALID,
 	// FAILED_PRECONDITION TOKEN_EXPIRED, UNAVAILABLE PEER_UNREACHABLE.
 	JoinPeer(context.Context, *JoinPeerRequest) (*JoinPeerResponse, error)
-	// IntroducePeer dials a cluster without a token. It makes no trust by itself:
-	// unless approve is set, both sides show a code, which their administrators
-	// compare and then approve. Permission: create foreignclusters.
+	// IntroducePeer introduces this cluster to another one without a token. An introduction
+	// alone does not establish trust: unless approve is set, both sides show a code, which their
+	// administrators compare and then approve. Permission: create foreignclusters.
 	//
-	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION
-	// PEER_IDENTITY_MISMATCH (another cluster than cluster_id answers),
-	// PERMISSION_DENIED TRUST_DENIED.
+	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION PEER_IDENTITY_MISMATCH (the
+	// cluster at the endpoint does not have the ID cluster_id), PERMISSION_DENIED TRUST_DENIED.
 	IntroducePeer(context.Context, *IntroducePeerRequest) (*IntroducePeerResponse, error)
-	// ApprovePeer trusts a cluster that introduced itself or that this cluster
-	// introduced itself to. Trust is there once both sides approved. Permission:
-	// update foreignclusters.
+	// ApprovePeer approves trust in a cluster that introduced itself, or to which this cluster
+	// introduced itself. Trust is established once both sides have approved. Permission: update
+	// foreignclusters.
 	//
-	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH,
-	// FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is no code: it was only found, has
-	// not introduced itself, or its introduction lapsed).
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH, FAILED_PRECONDITION
+	// INTRODUCTION_UNKNOWN (the peer has no code: it was only discovered, has not introduced
+	// itself, or its introduction expired).
 	ApprovePeer(context.Context, *ApprovePeerRequest) (*ApprovePeerResponse, error)
-	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
-	// contracts end at once, and the peer stays known as denied until it is
+	// DenyPeer denies trust in a cluster, or withdraws it: its sessions and its tunnel are
+	// closed and its contracts end at once. The peer remains listed as denied until it is
 	// forgotten or joins with a new token. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	DenyPeer(context.Context, *DenyPeerRequest) (*DenyPeerResponse, error)
-	// WatchPeers tells of the peers: each one that is known first, then an event a
-	// change. Permission: list foreignclusters.
+	// WatchPeers streams the peers: first every known peer, then one message per change.
+	// Permission: list foreignclusters.
 	WatchPeers(*WatchPeersRequest, grpc.ServerStreamingServer[WatchPeersResponse]) error
-	// WatchEvents tells what happens to peers, peerings and contracts, from now on.
+	// WatchEvents streams the events of peers, peerings and contracts that occur from now on.
 	// Permission: list foreignclusters.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
-	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer offers them at the lowest price: it writes a PeeringRequest. Permission:
-	// create peeringrequests.
+	// CreatePeering asks a peer for resources, or, with peers/-, the trusted peer that offers
+	// them at the lowest price. It creates a PeeringRequest. Permission: create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(context.Context, *CreatePeeringRequest) (*CreatePeeringResponse, error)
-	// ListPeerings tells of what this cluster asks for: its PeeringRequests.
-	// Permission: list peeringrequests.
+	// ListPeerings lists what this cluster asks its peers for: its PeeringRequests. Permission:
+	// list peeringrequests.
 	ListPeerings(context.Context, *ListPeeringsRequest) (*ListPeeringsResponse, error)
-	// GetPeering tells of one. Permission: get peeringrequests.
+	// GetPeering returns one peering. Permission: get peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	GetPeering(context.Context, *GetPeeringRequest) (*GetPeeringResponse, error)
-	// UpdatePeering asks for more, less, or longer: the contract is amended.
-	// Permission: update peeringrequests.
+	// UpdatePeering asks for more or fewer resources, or for a longer duration, by amending the
+	// contract. Permission: update peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	UpdatePeering(context.Context, *UpdatePeeringRequest) (*UpdatePeeringResponse, error)
@@ -728,102 +718,98 @@ type AdminServiceServer interface {
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	DeletePeering(context.Context, *DeletePeeringRequest) (*DeletePeeringResponse, error)
-	// ListPeeringRequests tells of what peers ask for and an administrator has to
-	// approve. Permission: list foreignclusters.
+	// ListPeeringRequests lists the requests of peers that wait for an administrator's approval.
+	// Permission: list foreignclusters.
 	ListPeeringRequests(context.Context, *ListPeeringRequestsRequest) (*ListPeeringRequestsResponse, error)
-	// ApprovePeeringRequest lets a request through. Permission: update
-	// foreignclusters.
+	// ApprovePeeringRequest approves a peer's request. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND REQUEST_UNKNOWN.
 	ApprovePeeringRequest(context.Context, *ApprovePeeringRequestRequest) (*ApprovePeeringRequestResponse, error)
-	// DenyPeeringRequest refuses a request for good. Permission: update
+	// DenyPeeringRequest denies a peer's request permanently. Permission: update
 	// foreignclusters.
 	//
 	// Errors: NOT_FOUND REQUEST_UNKNOWN.
 	DenyPeeringRequest(context.Context, *DenyPeeringRequestRequest) (*DenyPeeringRequestResponse, error)
-	// TestPolicy says what would be granted to a peer that asked, and why.
-	// Permission: list peeringpolicies.
+	// TestPolicy returns what would be granted to a peer if it asked, and why. Permission: list
+	// peeringpolicies.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error)
-	// GetNetworkStatus tells how the nodes reach each other and the peers, and what is wrong on
-	// them. Permission: list foreignclusters.
+	// GetNetworkStatus returns how the nodes reach each other and the peers, and the problems
+	// found on them. Permission: list foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*GetNetworkStatusResponse, error)
-	// PlanNetwork says what the network with a peer would be, and what of it cannot work:
-	// nothing is done. Permission: list foreignclusters.
+	// PlanNetwork returns what the network with a peer would be, and which parts of it cannot
+	// work, without changing anything. Permission: list foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	PlanNetwork(context.Context, *PlanNetworkRequest) (*PlanNetworkResponse, error)
-	// RotatePresharedKey replaces the preshared key of the tunnel to a peer, or to each peer
-	// by the name peers/-. It is asked for: the key is replaced when the gateways of both
-	// sides have the next one, and no packet is lost by that. Permission: update
-	// foreignclusters.
+	// RotatePresharedKey requests a new preshared key for the tunnel to a peer, or for the
+	// tunnels to all peers with peers/-. The key is replaced once the gateways of both sides
+	// have the next one; no packet is lost. Permission: update foreignclusters.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	RotatePresharedKey(context.Context, *RotatePresharedKeyRequest) (*RotatePresharedKeyResponse, error)
-	// RotateNodeKeys replaces the WireGuard keys of nodes of this cluster. It is asked for:
-	// each node replaces its own when all that it has tunnels with know the next one, and no packet
-	// is lost by that. Permission: update identity.
+	// RotateNodeKeys requests new WireGuard keys for nodes of this cluster. Each node replaces
+	// its key once all nodes that it has tunnels with know the next one; no packet is lost.
+	// Permission: update identity.
 	RotateNodeKeys(context.Context, *RotateNodeKeysRequest) (*RotateNodeKeysResponse, error)
-	// GetNetworkParameters tells what an administrator of another cluster needs to have an
-	// in-band tunnel to this one. There is no secret in it. Permission: list
+	// GetNetworkParameters returns what an administrator of another cluster needs to set up an
+	// in-band tunnel to this one. The parameters contain no secret. Permission: list
 	// foreignclusters.
 	//
 	// Errors: FAILED_PRECONDITION NO_ENDPOINT (no node is a gateway yet).
 	GetNetworkParameters(context.Context, *GetNetworkParametersRequest) (*GetNetworkParametersResponse, error)
-	// ConnectInBand has the peer API with another cluster run inside the tunnel to it, by
-	// the parameters that its administrator gave, and trusts the cluster that proves to
-	// have their ID. An administrator there has to do the same with this cluster's.
-	// Doing it again replaces the parameters. Permission: create foreignclusters.
+	// ConnectInBand runs the peer API with another cluster inside the tunnel to it, with the
+	// parameters that its administrator provided, and trusts the cluster that proves to have the
+	// ID in them. An administrator of that cluster must do the same with this cluster's
+	// parameters. Calling it again replaces the parameters. Permission: create foreignclusters.
 	//
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF (the parameters are this cluster's own),
-	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with it are
-	// in force by a tunnel that is not in-band, which would be down until both
-	// administrators did this).
+	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with the peer are
+	// in force over a tunnel that is not in-band; it would be down until both administrators had
+	// made this call).
 	ConnectInBand(context.Context, *ConnectInBandRequest) (*ConnectInBandResponse, error)
-	// ListContracts tells of the contracts, in both roles, those included that are
-	// over and still kept. Permission: list contracts.
+	// ListContracts lists the contracts in both roles, including those that have ended and are
+	// still stored. Permission: list contracts.
 	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
-	// GetContract returns one with its signed envelope. Permission: get contracts.
+	// GetContract returns one contract with its signed envelope. Permission: get contracts.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(context.Context, *AdminServiceGetContractRequest) (*AdminServiceGetContractResponse, error)
-	// TerminateContract ends a contract, in either role, with its notice or at
-	// once. Permission: update contracts.
+	// TerminateContract ends a contract, in either role, with its notice or at once. Permission:
+	// update contracts.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	TerminateContract(context.Context, *AdminServiceTerminateContractRequest) (*AdminServiceTerminateContractResponse, error)
-	// ListUsage tells what was used of each contract and what it costs, by this
-	// cluster's count and by the provider's signed statements. Permission: list
-	// contracts.
+	// ListUsage lists the usage of each contract and its cost, by this cluster's own count and
+	// by the provider's signed statements. Permission: list contracts.
 	ListUsage(context.Context, *ListUsageRequest) (*ListUsageResponse, error)
-	// RolloverIdentity replaces the key under this cluster's root certificate. The
-	// cluster ID stays, peers follow by themselves. Permission: update identity.
+	// RolloverIdentity replaces the key of this cluster's root certificate. The cluster ID stays
+	// the same, and peers accept the new root automatically. Permission: update identity.
 	//
-	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the one before is not over).
+	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the previous rollover has not finished).
 	RolloverIdentity(context.Context, *RolloverIdentityRequest) (*RolloverIdentityResponse, error)
-	// EndPeering ends the contracts by which this cluster consumes from a peer,
-	// and, where asked, forgets the peer. It never waits for the peer. Permission:
-	// delete peeringrequests (to forget: delete foreignclusters).
+	// EndPeering ends the contracts by which this cluster consumes from a peer and, if
+	// requested, forgets the peer. It never waits for the peer. Permission: delete
+	// peeringrequests (to forget: delete foreignclusters).
 	//
-	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
-	// and looks for another provider; this one is left out until the peer is taken
-	// off the annotation entente.dev/left-out of the PeeringRequest.
+	// PeeringRequests that name the peer are deleted with their contracts. A PeeringRequest for
+	// any peer (peers/-) stays and chooses another provider; it leaves out this peer until the
+	// peer is removed from the annotation entente.dev/left-out of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
 	EndPeering(context.Context, *EndPeeringRequest) (*EndPeeringResponse, error)
-	// OffloadNamespace lets pods of a namespace run in foreign clusters: it writes
-	// a NamespaceOffloading. Permission: create namespaceoffloadings in the
-	// namespace.
+	// OffloadNamespace allows pods of a namespace to run in foreign clusters. It writes a
+	// NamespaceOffloading. Permission: create namespaceoffloadings in the namespace.
 	OffloadNamespace(context.Context, *OffloadNamespaceRequest) (*OffloadNamespaceResponse, error)
-	// ListOffloadings tells of the namespaces whose pods may run in foreign clusters, and
-	// how each is there. Permission: list namespaceoffloadings.
+	// ListOffloadings lists the namespaces whose pods may run in foreign clusters, with their
+	// state there. Permission: list namespaceoffloadings.
 	ListOffloadings(context.Context, *ListOffloadingsRequest) (*ListOffloadingsResponse, error)
-	// UnoffloadNamespace ends offloading a namespace. Permission: delete namespaceoffloadings in the
-	// namespace.
+	// UnoffloadNamespace ends the offloading of a namespace. Permission: delete
+	// namespaceoffloadings in the namespace.
 	UnoffloadNamespace(context.Context, *UnoffloadNamespaceRequest) (*UnoffloadNamespaceResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

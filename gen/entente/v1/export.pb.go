@@ -23,10 +23,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WatchClusterSetRequest asks for what is exported to a cluster set.
+// WatchClusterSetRequest asks for the Services exported to a cluster set.
 type WatchClusterSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The contract by which they are imported; its exposure is OffloadedAndExported.
+	// The contract under which the Services are imported; its exposure is OffloadedAndExported.
 	ContractId    string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -69,13 +69,13 @@ func (x *WatchClusterSetRequest) GetContractId() string {
 	return ""
 }
 
-// WatchClusterSetResponse is a change of one Service, or says that all were said.
+// WatchClusterSetResponse is a change of one Service, or the end of the initial list.
 type WatchClusterSetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The change; unset where the message says nothing but synced.
+	// The change; unset if the message only sets synced.
 	Change *WatchServicesResponse `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
-	// Whether all that are exported now were said on this stream: what was not is exported no
-	// longer.
+	// Whether all Services that are currently exported have been sent on this stream: those that
+	// have not been sent are no longer exported.
 	Synced        bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -125,12 +125,12 @@ func (x *WatchClusterSetResponse) GetSynced() bool {
 	return false
 }
 
-// WatchServicesRequest names Services.
+// WatchServicesRequest names the Services to watch.
 type WatchServicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The contract by which they are imported; its exposure is OffloadedAndExported.
+	// The contract under which the Services are imported; its exposure is OffloadedAndExported.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// Which, each once.
+	// The Services, each once.
 	Services      []*ServiceName `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -180,7 +180,7 @@ func (x *WatchServicesRequest) GetServices() []*ServiceName {
 	return nil
 }
 
-// ServiceName names a Service in the provider's terms.
+// ServiceName names a Service as the provider knows it.
 type ServiceName struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its namespace: a DNS label.
@@ -235,23 +235,22 @@ func (x *ServiceName) GetName() string {
 	return ""
 }
 
-// WatchServicesResponse is a change of one Service. Several follow each other where it is
-// large; the last has complete set.
+// WatchServicesResponse is a change of one Service. A large change spans several messages; the
+// last one sets complete.
 type WatchServicesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The Service.
 	Service *ServiceName `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	// Why it cannot be imported, for people; empty if it can. What was said of it before is
-	// void then.
+	// A human-readable explanation of why the Service cannot be imported; empty if it can. A
+	// refusal invalidates all earlier messages about the Service.
 	Refusal string `protobuf:"bytes,2,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	// The Service itself; unset where it is as it was said last.
+	// The Service itself; unset if it has not changed since it was last sent.
 	State *ExportedService `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// Endpoints that came or changed.
+	// Endpoints that were added or changed.
 	Set []*ServiceEndpoint `protobuf:"bytes,4,rep,name=set,proto3" json:"set,omitempty"`
-	// Endpoints that went; only address and ports say which.
+	// Endpoints that were removed, identified by address and ports only.
 	Removed []*ServiceEndpoint `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
-	// Whether the Service is whole with this message. Of all its endpoints there are at
-	// most 5000.
+	// Whether this message completes the Service. A Service has at most 5000 endpoints.
 	Complete      bool `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -329,16 +328,16 @@ func (x *WatchServicesResponse) GetComplete() bool {
 	return false
 }
 
-// ExportedService is a Service but for its endpoints.
+// ExportedService is a Service without its endpoints.
 type ExportedService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How it is reached and on which ports, as in an offer.
+	// How it is reached and its ports, as in an offer.
 	Service *OfferedService `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	// None or ClientIP.
+	// The session affinity: None or ClientIP.
 	SessionAffinity string `protobuf:"bytes,2,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
-	// For how long ClientIP holds, in seconds, a day at most; 0 leaves it to Kubernetes.
+	// The timeout of ClientIP in seconds, at most one day; 0 means the default of Kubernetes.
 	SessionAffinitySeconds uint32 `protobuf:"varint,3,opt,name=session_affinity_seconds,json=sessionAffinitySeconds,proto3" json:"session_affinity_seconds,omitempty"`
-	// How it is exported to a cluster set; unset where it was asked for by name.
+	// How it is exported to a cluster set; unset if it was requested by name.
 	Export        *ServiceExport `protobuf:"bytes,4,opt,name=export,proto3" json:"export,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -402,19 +401,19 @@ func (x *ExportedService) GetExport() *ServiceExport {
 	return nil
 }
 
-// ServiceExport is what a cluster says of a Service besides, in order that all clusters that
-// export one of the name make the same of it.
+// ServiceExport holds the further properties of an exported Service, so that all clusters that
+// export a Service of the name derive the same imported Service.
 type ServiceExport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Since when it is exported: where clusters differ the oldest decides.
+	// The time since which it is exported: if clusters disagree, the oldest export decides.
 	Created *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=created,proto3" json:"created,omitempty"`
-	// Labels of the imported Service, 4096 bytes of them at most.
+	// Labels of the imported Service, at most 4096 bytes.
 	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Annotations of the imported Service, 4096 bytes of them at most.
+	// Annotations of the imported Service, at most 4096 bytes.
 	Annotations map[string]string `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Cluster, Local, or empty where the Service says neither.
+	// Cluster or Local; empty if the Service does not set it.
 	InternalTrafficPolicy string `protobuf:"bytes,4,opt,name=internal_traffic_policy,json=internalTrafficPolicy,proto3" json:"internal_traffic_policy,omitempty"`
-	// As the Service says it: PreferClose, for example; empty where it says nothing.
+	// The Service's trafficDistribution, such as PreferClose; empty if it does not set one.
 	TrafficDistribution string `protobuf:"bytes,5,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -485,21 +484,21 @@ func (x *ServiceExport) GetTrafficDistribution() string {
 	return ""
 }
 
-// ServiceEndpoint is an address that answers for a Service.
+// ServiceEndpoint is one address that serves a Service.
 type ServiceEndpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// An IP address of a pod in the provider's terms, 4 or 16 bytes.
+	// The IP address of a pod as the provider uses it, 4 or 16 bytes.
 	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// For the names of the Service's ports, the ports of this endpoint.
+	// The ports of this endpoint, by the name of the Service's port.
 	Ports map[string]uint32 `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// Its own name: a DNS label, or empty.
+	// Its hostname, a DNS label; empty if it has none.
 	Hostname string `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	// Whether it takes connections; serving and terminating are as in a Kubernetes
+	// Whether it accepts connections; ready, serving and terminating are as in a Kubernetes
 	// EndpointSlice.
 	Ready bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Whether it answers, though it may be about to end.
+	// Whether it responds, even if it is terminating.
 	Serving bool `protobuf:"varint,5,opt,name=serving,proto3" json:"serving,omitempty"`
-	// Whether it is about to end.
+	// Whether it is terminating.
 	Terminating   bool `protobuf:"varint,6,opt,name=terminating,proto3" json:"terminating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,22 +27,22 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ExportService tells a consumer of the Services that it imports.
+// ExportService reports to a consumer the Services that it imports.
 type ExportServiceClient interface {
-	// WatchServices says of each named Service how it is now, and then what changes. Which
-	// Services a caller may import is what the provider's policy exports to it at that
-	// moment; one that it does not, or not any more, is refused by a message, and the
-	// stream goes on. A caller has one stream: a newer one takes over.
+	// WatchServices streams the state of each named Service, and then its changes. The
+	// provider's policy decides at every moment which Services a caller may import. A Service
+	// that the caller may not import, or may no longer import, is refused by a message, and the
+	// stream continues. A caller has one stream: a newer one replaces it.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED or
 	// POLICY_REFUSED (the contract's exposure has no exported Services).
 	WatchServices(ctx context.Context, in *WatchServicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServicesResponse], error)
-	// WatchClusterSet is WatchServices of those that are exported under their own names, by a
-	// ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's policy
-	// shares with the caller. Which those are it says itself: each has an export, and one that is
-	// exported no longer is refused. At most 256 are said.
+	// WatchClusterSet is WatchServices for the Services that are exported under their own names,
+	// by a ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's
+	// policy shares with the caller. The provider chooses the Services: each has an export, and
+	// one that is no longer exported is refused. The stream reports at most 256.
 	//
-	// Errors: those of WatchServices; POLICY_REFUSED also where the provider shares no namespaces.
+	// Errors: those of WatchServices; POLICY_REFUSED also if the provider shares no namespaces.
 	WatchClusterSet(ctx context.Context, in *WatchClusterSetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterSetResponse], error)
 }
 
@@ -96,22 +96,22 @@ type ExportService_WatchClusterSetClient = grpc.ServerStreamingClient[WatchClust
 // All implementations must embed UnimplementedExportServiceServer
 // for forward compatibility.
 //
-// ExportService tells a consumer of the Services that it imports.
+// ExportService reports to a consumer the Services that it imports.
 type ExportServiceServer interface {
-	// WatchServices says of each named Service how it is now, and then what changes. Which
-	// Services a caller may import is what the provider's policy exports to it at that
-	// moment; one that it does not, or not any more, is refused by a message, and the
-	// stream goes on. A caller has one stream: a newer one takes over.
+	// WatchServices streams the state of each named Service, and then its changes. The
+	// provider's policy decides at every moment which Services a caller may import. A Service
+	// that the caller may not import, or may no longer import, is refused by a message, and the
+	// stream continues. A caller has one stream: a newer one replaces it.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED or
 	// POLICY_REFUSED (the contract's exposure has no exported Services).
 	WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error
-	// WatchClusterSet is WatchServices of those that are exported under their own names, by a
-	// ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's policy
-	// shares with the caller. Which those are it says itself: each has an export, and one that is
-	// exported no longer is refused. At most 256 are said.
+	// WatchClusterSet is WatchServices for the Services that are exported under their own names,
+	// by a ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's
+	// policy shares with the caller. The provider chooses the Services: each has an export, and
+	// one that is no longer exported is refused. The stream reports at most 256.
 	//
-	// Errors: those of WatchServices; POLICY_REFUSED also where the provider shares no namespaces.
+	// Errors: those of WatchServices; POLICY_REFUSED also if the provider shares no namespaces.
 	WatchClusterSet(*WatchClusterSetRequest, grpc.ServerStreamingServer[WatchClusterSetResponse]) error
 	mustEmbedUnimplementedExportServiceServer()
 }

@@ -22,10 +22,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ConnectAPIRequest opens a connection, or is what the pod sends on it.
+// ConnectAPIRequest opens a connection or carries the pod's data.
 type ConnectAPIRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -96,7 +96,7 @@ type isConnectAPIRequest_Message interface {
 }
 
 type ConnectAPIRequest_Start_ struct {
-	// Names the pod; the first message.
+	// Names the pod. It is the first message.
 	Start *ConnectAPIRequest_Start `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
@@ -109,7 +109,7 @@ func (*ConnectAPIRequest_Start_) isConnectAPIRequest_Message() {}
 
 func (*ConnectAPIRequest_Data) isConnectAPIRequest_Message() {}
 
-// ConnectAPIResponse is what the API server answers.
+// ConnectAPIResponse carries the API server's data.
 type ConnectAPIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of the connection; empty in the first response.
@@ -158,9 +158,9 @@ func (x *ConnectAPIResponse) GetData() []byte {
 // Start names the pod.
 type ConnectAPIRequest_Start struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The contract by which it runs.
+	// The contract under which the pod runs.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// Its UID in the consumer.
+	// The pod's UID in the consumer.
 	PodUid        string `protobuf:"bytes,2,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,20 +26,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// HomeService is what a consumer serves to its providers for its pods that they run. It is
-// served over the session, whoever dialled that.
+// HomeService lets the consumer's pods at a provider call the consumer's API server. The
+// consumer serves it to its providers over the session, regardless of which side dialled.
 type HomeServiceClient interface {
-	// ConnectAPI is a connection of a pod to the API server of its home. The caller is the
-	// pod's provider and says whose connection it is; the callee takes only pods that are on a
-	// virtual node of the contract with the caller, and whose owners opted in. The first response,
-	// without data, says that the callee answers. Then all data is HTTP/1.1, or HTTP/2 by prior
-	// knowledge, without TLS, which ends at the provider. Credentials in requests are dropped: the
-	// callee adds a token of the pod's own ServiceAccount. It ends the call when the pod, or what
-	// allows it, is gone.
+	// ConnectAPI carries one connection of a pod to the API server of its home. The caller is
+	// the pod's provider and names the pod; the callee accepts only pods on a virtual node of
+	// the contract with the caller whose owners opted in. The first response, without data,
+	// confirms that the callee accepted. All data after it is HTTP/1.1, or HTTP/2 with prior
+	// knowledge, without TLS, which is terminated at the provider. Credentials in requests are
+	// dropped: the callee adds a token of the pod's own ServiceAccount. The callee ends the call
+	// when the pod is gone or is no longer allowed to connect.
 	//
-	// Errors: NOT_FOUND POD_UNKNOWN, PERMISSION_DENIED POLICY_REFUSED (the pod or its
-	// namespace did not opt in), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT
-	// REQUEST_INVALID (the first request is not a start, or a later one is).
+	// Errors: NOT_FOUND POD_UNKNOWN, PERMISSION_DENIED POLICY_REFUSED (the pod or its namespace
+	// did not opt in), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
+	// first request is not a start, or a later one is).
 	ConnectAPI(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectAPIRequest, ConnectAPIResponse], error)
 }
 
@@ -68,20 +68,20 @@ type HomeService_ConnectAPIClient = grpc.BidiStreamingClient[ConnectAPIRequest, 
 // All implementations must embed UnimplementedHomeServiceServer
 // for forward compatibility.
 //
-// HomeService is what a consumer serves to its providers for its pods that they run. It is
-// served over the session, whoever dialled that.
+// HomeService lets the consumer's pods at a provider call the consumer's API server. The
+// consumer serves it to its providers over the session, regardless of which side dialled.
 type HomeServiceServer interface {
-	// ConnectAPI is a connection of a pod to the API server of its home. The caller is the
-	// pod's provider and says whose connection it is; the callee takes only pods that are on a
-	// virtual node of the contract with the caller, and whose owners opted in. The first response,
-	// without data, says that the callee answers. Then all data is HTTP/1.1, or HTTP/2 by prior
-	// knowledge, without TLS, which ends at the provider. Credentials in requests are dropped: the
-	// callee adds a token of the pod's own ServiceAccount. It ends the call when the pod, or what
-	// allows it, is gone.
+	// ConnectAPI carries one connection of a pod to the API server of its home. The caller is
+	// the pod's provider and names the pod; the callee accepts only pods on a virtual node of
+	// the contract with the caller whose owners opted in. The first response, without data,
+	// confirms that the callee accepted. All data after it is HTTP/1.1, or HTTP/2 with prior
+	// knowledge, without TLS, which is terminated at the provider. Credentials in requests are
+	// dropped: the callee adds a token of the pod's own ServiceAccount. The callee ends the call
+	// when the pod is gone or is no longer allowed to connect.
 	//
-	// Errors: NOT_FOUND POD_UNKNOWN, PERMISSION_DENIED POLICY_REFUSED (the pod or its
-	// namespace did not opt in), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT
-	// REQUEST_INVALID (the first request is not a start, or a later one is).
+	// Errors: NOT_FOUND POD_UNKNOWN, PERMISSION_DENIED POLICY_REFUSED (the pod or its namespace
+	// did not opt in), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
+	// first request is not a start, or a later one is).
 	ConnectAPI(grpc.BidiStreamingServer[ConnectAPIRequest, ConnectAPIResponse]) error
 	mustEmbedUnimplementedHomeServiceServer()
 }

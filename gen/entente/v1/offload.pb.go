@@ -24,13 +24,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Kind is a kind of object that crosses.
+// Kind is the kind of an object that a consumer and a provider exchange.
 type Kind int32
 
 const (
-	// Not said, or not known to this reader; refused.
+	// Not set, or unknown to this receiver. It is refused.
 	Kind_KIND_UNSPECIFIED Kind = 0
-	// A namespace in which the consumer's objects live.
+	// A namespace that contains the consumer's objects.
 	Kind_KIND_NAMESPACE Kind = 1
 	// A ConfigMap that an offloaded pod refers to.
 	Kind_KIND_CONFIG_MAP Kind = 2
@@ -40,12 +40,12 @@ const (
 	Kind_KIND_SERVICE Kind = 4
 	// A pod.
 	Kind_KIND_POD Kind = 5
-	// A volume that pods of an offloaded namespace mount. Its name is the one that they
-	// mount it by, its UID that of the PersistentVolumeClaim for which it was made. A
-	// provider deletes one only when it is told to, and never for the end of a contract.
+	// A volume that pods of an offloaded namespace mount. Its name is the name by which they
+	// mount it, its UID that of the PersistentVolumeClaim for which it was created. A provider
+	// deletes it only on the consumer's Delete, never because a contract ends.
 	Kind_KIND_PERSISTENT_VOLUME_CLAIM Kind = 6
-	// A NetworkPolicy of an offloaded namespace that selects pods. A provider whose policy
-	// does not allow it refuses it, and its pods run all the same.
+	// A NetworkPolicy of an offloaded namespace that selects pods. A provider whose policy does
+	// not allow it refuses it, and still runs the pods.
 	Kind_KIND_NETWORK_POLICY Kind = 7
 )
 
@@ -100,16 +100,17 @@ func (Kind) EnumDescriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{0}
 }
 
-// ObjectRef names an object in the consumer's terms.
+// ObjectRef names an object as the consumer knows it.
 type ObjectRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its kind.
 	Kind Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=entente.v1.Kind" json:"kind,omitempty"`
-	// Its namespace in the consumer; empty for a namespace.
+	// Its namespace in the consumer; empty if the object is a namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Its UID in the consumer. Another UID is another object, whatever its name.
+	// Its UID in the consumer. A different UID means a different object, even with the same
+	// name.
 	Uid           string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -176,7 +177,7 @@ func (x *ObjectRef) GetUid() string {
 // SyncRequest is a message from the consumer.
 type SyncRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -267,22 +268,22 @@ type isSyncRequest_Message interface {
 }
 
 type SyncRequest_Open_ struct {
-	// Opens the stream; the first message.
+	// Opens the stream. It is the first message.
 	Open *SyncRequest_Open `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
 }
 
 type SyncRequest_Apply_ struct {
-	// The object should be there, like this.
+	// Requests that the object exists with this content.
 	Apply *SyncRequest_Apply `protobuf:"bytes,2,opt,name=apply,proto3,oneof"`
 }
 
 type SyncRequest_Delete_ struct {
-	// The object should not be there.
+	// Requests that the object does not exist.
 	Delete *SyncRequest_Delete `protobuf:"bytes,3,opt,name=delete,proto3,oneof"`
 }
 
 type SyncRequest_Answer_ struct {
-	// The consumer is there: the answer to a question.
+	// Confirms, in response to a question, that the consumer is alive.
 	Answer *SyncRequest_Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"`
 }
 
@@ -297,7 +298,7 @@ func (*SyncRequest_Answer_) isSyncRequest_Message() {}
 // SyncResponse is a message from the provider.
 type SyncResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -408,32 +409,32 @@ type isSyncResponse_Message interface {
 }
 
 type SyncResponse_Held_ struct {
-	// The provider holds this object.
+	// Reports an object that the provider has.
 	Held *SyncResponse_Held `protobuf:"bytes,1,opt,name=held,proto3,oneof"`
 }
 
 type SyncResponse_Synced_ struct {
-	// All that is held has been said.
+	// Reports that all objects that the provider has were sent.
 	Synced *SyncResponse_Synced `protobuf:"bytes,2,opt,name=synced,proto3,oneof"`
 }
 
 type SyncResponse_Ack_ struct {
-	// An Apply or Delete was carried out or refused.
+	// Reports that an Apply or Delete was carried out or refused.
 	Ack *SyncResponse_Ack `protobuf:"bytes,3,opt,name=ack,proto3,oneof"`
 }
 
 type SyncResponse_Status_ struct {
-	// A pod's status changed.
+	// Reports a change of a pod's status.
 	Status *SyncResponse_Status `protobuf:"bytes,4,opt,name=status,proto3,oneof"`
 }
 
 type SyncResponse_Event_ struct {
-	// Something happened to a pod.
+	// Reports an event of a pod.
 	Event *SyncResponse_Event `protobuf:"bytes,5,opt,name=event,proto3,oneof"`
 }
 
 type SyncResponse_Question_ struct {
-	// Is the consumer there?
+	// Asks whether the consumer is alive.
 	Question *SyncResponse_Question `protobuf:"bytes,6,opt,name=question,proto3,oneof"`
 }
 
@@ -458,17 +459,17 @@ type LogsRequest struct {
 	Pod *ObjectRef `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The container.
 	Container string `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"`
-	// Go on with what comes.
+	// Whether to follow the log.
 	Follow bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
-	// The log of the container's previous run.
+	// Whether to return the log of the container's previous run.
 	Previous bool `protobuf:"varint,5,opt,name=previous,proto3" json:"previous,omitempty"`
-	// Begin each line with its time.
+	// Whether to begin each line with its timestamp.
 	Timestamps bool `protobuf:"varint,6,opt,name=timestamps,proto3" json:"timestamps,omitempty"`
-	// The last so many lines; unset is all.
+	// The number of lines from the end of the log; unset means all.
 	TailLines *int64 `protobuf:"varint,7,opt,name=tail_lines,json=tailLines,proto3,oneof" json:"tail_lines,omitempty"`
-	// At most so many bytes; unset is all.
+	// The maximum number of bytes; unset means all.
 	LimitBytes *int64 `protobuf:"varint,8,opt,name=limit_bytes,json=limitBytes,proto3,oneof" json:"limit_bytes,omitempty"`
-	// Only what is younger, in seconds; unset is all.
+	// The maximum age of the log lines in seconds; unset means all.
 	SinceSeconds  *int64 `protobuf:"varint,9,opt,name=since_seconds,json=sinceSeconds,proto3,oneof" json:"since_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -613,10 +614,10 @@ func (x *LogsResponse) GetData() []byte {
 	return nil
 }
 
-// ExecRequest is what the consumer sends to a process.
+// ExecRequest is a message from the consumer to a process.
 type ExecRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -707,7 +708,7 @@ type isExecRequest_Message interface {
 }
 
 type ExecRequest_Start_ struct {
-	// Starts it; the first message.
+	// Starts the process. It is the first message.
 	Start *ExecRequest_Start `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
@@ -717,12 +718,12 @@ type ExecRequest_Stdin struct {
 }
 
 type ExecRequest_StdinEnd_ struct {
-	// Its standard input ends.
+	// Closes its standard input.
 	StdinEnd *ExecRequest_StdinEnd `protobuf:"bytes,3,opt,name=stdin_end,json=stdinEnd,proto3,oneof"`
 }
 
 type ExecRequest_Resize_ struct {
-	// Its terminal changed size.
+	// Resizes its terminal.
 	Resize *ExecRequest_Resize `protobuf:"bytes,4,opt,name=resize,proto3,oneof"`
 }
 
@@ -734,10 +735,10 @@ func (*ExecRequest_StdinEnd_) isExecRequest_Message() {}
 
 func (*ExecRequest_Resize_) isExecRequest_Message() {}
 
-// ExecResponse is what a process sends back.
+// ExecResponse is a message from a process.
 type ExecResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -828,7 +829,7 @@ type ExecResponse_Stderr struct {
 }
 
 type ExecResponse_Exit_ struct {
-	// It ended; the last message.
+	// Reports that the process ended. It is the last message.
 	Exit *ExecResponse_Exit `protobuf:"bytes,3,opt,name=exit,proto3,oneof"`
 }
 
@@ -838,10 +839,10 @@ func (*ExecResponse_Stderr) isExecResponse_Message() {}
 
 func (*ExecResponse_Exit_) isExecResponse_Message() {}
 
-// PortForwardRequest is what goes to the port.
+// PortForwardRequest opens a connection or carries data to the port.
 type PortForwardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says.
+	// The content of the message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -912,7 +913,7 @@ type isPortForwardRequest_Message interface {
 }
 
 type PortForwardRequest_Start_ struct {
-	// Opens the connection; the first message.
+	// Opens the connection. It is the first message.
 	Start *PortForwardRequest_Start `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
@@ -925,7 +926,7 @@ func (*PortForwardRequest_Start_) isPortForwardRequest_Message() {}
 
 func (*PortForwardRequest_Data) isPortForwardRequest_Message() {}
 
-// PortForwardResponse is what comes from the port.
+// PortForwardResponse carries data from the port.
 type PortForwardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The bytes.
@@ -1017,13 +1018,13 @@ func (x *PodMetricsRequest) GetContractId() string {
 	return ""
 }
 
-// PodMetricsResponse has some of the pods.
+// PodMetricsResponse contains the usage of some of the pods.
 type PodMetricsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the provider answered, by its clock: how old a measurement is follows from it
-	// without an agreement of clocks. It is in the first message.
+	// The time of the response by the provider's clock. It shows the age of a measurement
+	// without synchronized clocks. Set in the first message.
 	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
-	// Pods, each in one message only.
+	// The pods. Each is in one message only.
 	Pods          []*PodMetricsResponse_Pod `protobuf:"bytes,2,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,13 +1123,14 @@ func (x *SyncRequest_Open) GetContractId() string {
 // Apply carries an object.
 type SyncRequest_Apply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The object.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	// The SHA-256 of the object, by which either side sees that it is in step.
+	// The SHA-256 of the object, by which either side detects whether it is in sync.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	// The object as JSON. Namespace: offload.Namespace; Service: a Service and
-	// its endpoints, or the externalName that it stands for, see the guide; NetworkPolicy:
-	// netpolicy.Policy, what it allows in the consumer's terms; else the Kubernetes object.
+	// The object as JSON: for a namespace, offload.Namespace; for a Service, a Service and its
+	// endpoints, or its externalName, see the guide; for a NetworkPolicy, netpolicy.Policy,
+	// which has the allowed traffic with the consumer's names and addresses; otherwise the
+	// Kubernetes object.
 	Object        []byte `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1185,12 +1187,12 @@ func (x *SyncRequest_Apply) GetObject() []byte {
 	return nil
 }
 
-// Delete removes an object. A pod that is running ends with its grace period.
+// Delete removes an object. A running pod is stopped with its grace period.
 type SyncRequest_Delete struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which; the UID has to match.
+	// The object. The UID must match.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	// For pods, in seconds; unset leaves it to the pod.
+	// The grace period of a pod in seconds; unset means the pod's own.
 	GracePeriodSeconds *int64 `protobuf:"varint,2,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3,oneof" json:"grace_period_seconds,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1240,11 +1242,11 @@ func (x *SyncRequest_Delete) GetGracePeriodSeconds() int64 {
 	return 0
 }
 
-// Answer answers a question. From then on the consumer counts the fences of its
-// namespaces, by a clock of its own that only goes forward.
+// Answer is the response to a question. From the first one on, the consumer times the fences
+// of its namespaces by its own monotonic clock.
 type SyncRequest_Answer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the question.
+	// The number of the question that it answers.
 	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1287,10 +1289,10 @@ func (x *SyncRequest_Answer) GetNumber() uint64 {
 	return 0
 }
 
-// Held tells of an object that is there.
+// Held reports an object that the provider has.
 type SyncResponse_Held struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The object.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
 	// The hash with which it was applied.
 	Hash          []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -1342,7 +1344,7 @@ func (x *SyncResponse_Held) GetHash() []byte {
 	return nil
 }
 
-// Synced ends the list of what is held.
+// Synced ends the list of objects that the provider has.
 type SyncResponse_Synced struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1379,20 +1381,19 @@ func (*SyncResponse_Synced) Descriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{2, 1}
 }
 
-// Ack answers an Apply or a Delete.
+// Ack is the response to an Apply or a Delete.
 type SyncResponse_Ack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The object.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
 	// The hash that was applied; empty after a Delete.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	// Empty when it was carried out, else why not: QUOTA_EXCEEDED,
-	// CONTRACT_CLOSED, POD_SECURITY, NAMESPACE_REFUSED, OBJECT_INVALID,
-	// INTERNAL.
+	// The reason why it was refused: QUOTA_EXCEEDED, CONTRACT_CLOSED, POD_SECURITY,
+	// NAMESPACE_REFUSED, OBJECT_INVALID or INTERNAL. Empty if it was carried out.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The same for people: what, where, and what to do.
+	// A human-readable explanation: what, where, and what to do.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// Whether trying again, unchanged, may help.
+	// Whether a retry, unchanged, may succeed.
 	Retryable     bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1466,19 +1467,20 @@ func (x *SyncResponse_Ack) GetRetryable() bool {
 // Status is a pod's status.
 type SyncResponse_Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which pod.
+	// The pod.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	// The provider's name of the pod, as namespace/name.
+	// The pod's name at the provider, as namespace/name.
 	RemoteName string `protobuf:"bytes,2,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
-	// The provider's UID of the pod. It never changes while the pod runs.
+	// The pod's UID at the provider. It never changes while the pod runs.
 	RemoteUid string `protobuf:"bytes,3,opt,name=remote_uid,json=remoteUid,proto3" json:"remote_uid,omitempty"`
-	// The status as the provider's cluster says it: a Kubernetes PodStatus as
-	// JSON, addresses in the provider's terms.
+	// The status in the provider's cluster: a Kubernetes PodStatus as JSON, with the
+	// provider's addresses.
 	Status []byte `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	// Whether the pod is gone, with nothing left to run. The status is then its last one,
-	// as far as the provider knows it.
+	// Whether the pod is gone and nothing of it runs any longer. The status is then the last
+	// one known to the provider.
 	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
-	// When the provider's cluster began to delete it, RFC 3339; empty if not.
+	// The time at which the provider's cluster began to delete it, RFC 3339; empty if it is
+	// not being deleted.
 	DeletionTimestamp string `protobuf:"bytes,6,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1559,15 +1561,15 @@ func (x *SyncResponse_Status) GetDeletionTimestamp() string {
 // Event is a Kubernetes Event of a pod.
 type SyncResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which pod.
+	// The pod.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	// Normal or Warning.
+	// The type: Normal or Warning.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// Why, one word.
+	// The reason, one word.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What happened.
+	// A human-readable description.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// How often.
+	// The number of occurrences.
 	Count         int32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1638,13 +1640,13 @@ func (x *SyncResponse_Event) GetCount() int32 {
 	return 0
 }
 
-// Question asks whether the consumer is there, where it has namespaces with a fence.
-// Once the last question that was answered is older than a namespace's fence, what
-// runs in it has been stopped, by itself and for good, and the consumer may run it
-// elsewhere.
+// Question asks whether the consumer is alive, if it has namespaces with a fence. Once the
+// last question that was answered is older than a namespace's fence, the provider has
+// stopped the pods in that namespace on its own and permanently, and the consumer may run
+// them elsewhere.
 type SyncResponse_Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which; each is asked once.
+	// The number of the question. No number is used twice.
 	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1687,7 +1689,7 @@ func (x *SyncResponse_Question) GetNumber() uint64 {
 	return 0
 }
 
-// Start names the process.
+// Start describes the process.
 type ExecRequest_Start struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
@@ -1698,13 +1700,13 @@ type ExecRequest_Start struct {
 	Container string `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"`
 	// The command; empty attaches to the container's own process.
 	Command []string `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
-	// Whether standard input is wanted.
+	// Whether to attach standard input.
 	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	// Whether standard output is wanted.
+	// Whether to attach standard output.
 	Stdout bool `protobuf:"varint,6,opt,name=stdout,proto3" json:"stdout,omitempty"`
-	// Whether standard error is wanted; not with a terminal.
+	// Whether to attach standard error. Not with a terminal.
 	Stderr bool `protobuf:"varint,7,opt,name=stderr,proto3" json:"stderr,omitempty"`
-	// Whether it runs on a terminal.
+	// Whether the process runs on a terminal.
 	Tty           bool `protobuf:"varint,8,opt,name=tty,proto3" json:"tty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1888,12 +1890,12 @@ func (x *ExecRequest_Resize) GetHeight() uint32 {
 	return 0
 }
 
-// Exit is how a process ended.
+// Exit is the result of a process.
 type ExecResponse_Exit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its exit code.
 	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Why it could not be run, for people; empty if it ran.
+	// A human-readable explanation of why it could not be run; empty if it ran.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2007,14 +2009,14 @@ func (x *PortForwardRequest_Start) GetPort() uint32 {
 	return 0
 }
 
-// Pod is what a pod used.
+// Pod is the resource usage of a pod.
 type PodMetricsResponse_Pod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its UID in the consumer.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
-	// When it was measured, by the provider's clock.
+	// The time of the measurement, by the provider's clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// CPU is the average of this long before.
+	// The period before that time over which CPU usage is averaged.
 	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
 	// Its containers.
 	Containers    []*PodMetricsResponse_Container `protobuf:"bytes,4,rep,name=containers,proto3" json:"containers,omitempty"`
@@ -2080,12 +2082,12 @@ func (x *PodMetricsResponse_Pod) GetContainers() []*PodMetricsResponse_Container
 	return nil
 }
 
-// Container is what a container used.
+// Container is the resource usage of a container.
 type PodMetricsResponse_Container struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// CPU in billionths of a core.
+	// CPU usage in billionths of a core.
 	CpuNanocores uint64 `protobuf:"varint,2,opt,name=cpu_nanocores,json=cpuNanocores,proto3" json:"cpu_nanocores,omitempty"`
 	// The working set in bytes.
 	MemoryBytes   uint64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`

@@ -30,14 +30,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// OffloadService runs the consumer's pods in the provider. The provider serves
-// it over the session, whoever dialled that.
+// OffloadService runs the consumer's pods at the provider. The provider serves it over the
+// session, regardless of which side dialled.
 type OffloadServiceClient interface {
-	// Sync keeps the objects of one contract in step, as long as it lives. The
-	// provider begins with what it holds: one Held per object, then Synced. From
-	// then on the consumer sends what differs from what it wants, and the provider
-	// sends an Ack for each and a Status or an Event whenever one changes. A
-	// reconnect so costs a comparison, not a resend.
+	// Sync keeps the objects of one contract in sync for the lifetime of the contract. The
+	// provider first sends the objects that it has: one Held per object, then Synced. From then
+	// on the consumer sends the differences from its desired state, and the provider sends an
+	// Ack for each and a Status or an Event for each change. A reconnect therefore costs a
+	// comparison, not a resend.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
 	// ABORTED SYNC_SUPERSEDED (the consumer opened a newer stream).
@@ -46,7 +46,7 @@ type OffloadServiceClient interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error)
-	// Exec runs a command in a container, or attaches to the one that runs.
+	// Exec runs a command in a container, or attaches to the container's running process.
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error)
@@ -54,12 +54,12 @@ type OffloadServiceClient interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	PortForward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PortForwardRequest, PortForwardResponse], error)
-	// PodMetrics returns what the pods of a contract use, in as many messages as it takes.
-	// Pods that were not measured yet are missing. The provider measures no more often for
-	// being asked more often.
+	// PodMetrics returns the resource usage of the pods of a contract, in as many messages as
+	// needed. Pods that have not been measured yet are missing. More frequent calls do not make
+	// the provider measure more often.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
-	// FAILED_PRECONDITION METRICS_UNAVAILABLE (nothing in the provider measures pods).
+	// FAILED_PRECONDITION METRICS_UNAVAILABLE (the provider does not measure pods).
 	PodMetrics(ctx context.Context, in *PodMetricsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PodMetricsResponse], error)
 }
 
@@ -152,14 +152,14 @@ type OffloadService_PodMetricsClient = grpc.ServerStreamingClient[PodMetricsResp
 // All implementations must embed UnimplementedOffloadServiceServer
 // for forward compatibility.
 //
-// OffloadService runs the consumer's pods in the provider. The provider serves
-// it over the session, whoever dialled that.
+// OffloadService runs the consumer's pods at the provider. The provider serves it over the
+// session, regardless of which side dialled.
 type OffloadServiceServer interface {
-	// Sync keeps the objects of one contract in step, as long as it lives. The
-	// provider begins with what it holds: one Held per object, then Synced. From
-	// then on the consumer sends what differs from what it wants, and the provider
-	// sends an Ack for each and a Status or an Event whenever one changes. A
-	// reconnect so costs a comparison, not a resend.
+	// Sync keeps the objects of one contract in sync for the lifetime of the contract. The
+	// provider first sends the objects that it has: one Held per object, then Synced. From then
+	// on the consumer sends the differences from its desired state, and the provider sends an
+	// Ack for each and a Status or an Event for each change. A reconnect therefore costs a
+	// comparison, not a resend.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
 	// ABORTED SYNC_SUPERSEDED (the consumer opened a newer stream).
@@ -168,7 +168,7 @@ type OffloadServiceServer interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogsResponse]) error
-	// Exec runs a command in a container, or attaches to the one that runs.
+	// Exec runs a command in a container, or attaches to the container's running process.
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error
@@ -176,12 +176,12 @@ type OffloadServiceServer interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	PortForward(grpc.BidiStreamingServer[PortForwardRequest, PortForwardResponse]) error
-	// PodMetrics returns what the pods of a contract use, in as many messages as it takes.
-	// Pods that were not measured yet are missing. The provider measures no more often for
-	// being asked more often.
+	// PodMetrics returns the resource usage of the pods of a contract, in as many messages as
+	// needed. Pods that have not been measured yet are missing. More frequent calls do not make
+	// the provider measure more often.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
-	// FAILED_PRECONDITION METRICS_UNAVAILABLE (nothing in the provider measures pods).
+	// FAILED_PRECONDITION METRICS_UNAVAILABLE (the provider does not measure pods).
 	PodMetrics(*PodMetricsRequest, grpc.ServerStreamingServer[PodMetricsResponse]) error
 	mustEmbedUnimplementedOffloadServiceServer()
 }

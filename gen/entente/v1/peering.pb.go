@@ -24,15 +24,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Lending is whether the sender offers the receiver anything.
+// Lending states whether the sender offers the receiver anything.
 type PeerState_Lending int32
 
 const (
-	// Not said, or not known to this reader: WatchOffer tells.
+	// Not set, or unknown to this receiver. WatchOffer returns the offer.
 	PeerState_LENDING_UNSPECIFIED PeerState_Lending = 0
-	// Neither resources nor services.
+	// The sender offers neither resources nor services.
 	PeerState_LENDING_NOTHING PeerState_Lending = 1
-	// Some.
+	// The sender offers resources or services.
 	PeerState_LENDING_SOMETHING PeerState_Lending = 2
 )
 
@@ -81,13 +81,13 @@ func (PeerState_Lending) EnumDescriptor() ([]byte, []int) {
 type ContractState_Phase int32
 
 const (
-	// Not said, or not known to this reader.
+	// Not set, or unknown to this receiver.
 	ContractState_PHASE_UNSPECIFIED ContractState_Phase = 0
 	// Signed by both sides and in force.
 	ContractState_PHASE_ACTIVE ContractState_Phase = 1
-	// In force for what runs; nothing new is accepted.
+	// In force for pods that already run; no new ones are accepted.
 	ContractState_PHASE_DRAINING ContractState_Phase = 2
-	// Over. It never opens again.
+	// Ended permanently.
 	ContractState_PHASE_CLOSED ContractState_Phase = 3
 )
 
@@ -134,13 +134,13 @@ func (ContractState_Phase) EnumDescriptor() ([]byte, []int) {
 	return file_entente_v1_peering_proto_rawDescGZIP(), []int{15, 0}
 }
 
-// RequestPeeringRequest carries the ask.
+// RequestPeeringRequest carries the request.
 type RequestPeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ask.
+	// The request.
 	Request *PeeringRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	// Only say what would be advertised: nothing is held back, and the answer
-	// cannot be signed. It has no contract ID.
+	// Whether only to return what would be advertised: no capacity is reserved, and the
+	// advertisement cannot be signed. It has no contract ID.
 	ValidateOnly  bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -374,7 +374,7 @@ func (x *GetContractRequest) GetContractId() string {
 	return ""
 }
 
-// GetContractResponse is a contract.
+// GetContractResponse contains the contract.
 type GetContractResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest revision, signed by both.
@@ -420,7 +420,7 @@ func (x *GetContractResponse) GetEnvelope() *Envelope {
 	return nil
 }
 
-// WatchOfferRequest asks for the callee's offer to the caller.
+// WatchOfferRequest is empty: the watch covers the callee's offer to the caller.
 type WatchOfferRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -457,12 +457,12 @@ func (*WatchOfferRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_peering_proto_rawDescGZIP(), []int{6}
 }
 
-// WatchOfferResponse is an offer, whole but for services that did not change.
+// WatchOfferResponse is a whole offer, except for services that have not changed.
 type WatchOfferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The offer.
 	Offer *Offer `protobuf:"bytes,1,opt,name=offer,proto3" json:"offer,omitempty"`
-	// Whether the services are those of the message before; offer lists none then.
+	// Whether the services are those of the previous message; offer then lists none.
 	SameServices  bool `protobuf:"varint,2,opt,name=same_services,json=sameServices,proto3" json:"same_services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -512,12 +512,12 @@ func (x *WatchOfferResponse) GetSameServices() bool {
 	return false
 }
 
-// ListStatementsRequest asks for statements of use.
+// ListStatementsRequest asks for statements of usage.
 type ListStatementsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// Only those that come after this sequence number.
+	// The sequence number after which the statements begin.
 	AfterSequence uint64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -567,7 +567,7 @@ func (x *ListStatementsRequest) GetAfterSequence() uint64 {
 	return 0
 }
 
-// ListStatementsResponse is statements of use.
+// ListStatementsResponse contains statements of usage.
 type ListStatementsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The statements, signed by the provider, by sequence number.
@@ -613,15 +613,15 @@ func (x *ListStatementsResponse) GetStatements() []*Envelope {
 	return nil
 }
 
-// TerminateContractRequest names what ended.
+// TerminateContractRequest names the contract that ended.
 type TerminateContractRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// Why, for people.
+	// A human-readable explanation.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Until when pods may run on: the caller ends the contract with notice. Unset
-	// ends it at once.
+	// The time until which pods may still run, if the caller ends the contract with notice.
+	// Unset ends it at once.
 	DrainUntil    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -761,7 +761,7 @@ func (x *SessionRequest) GetState() *PeerState {
 	return nil
 }
 
-// SessionResponse is the answering side's state.
+// SessionResponse is the other side's state.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state.
@@ -807,40 +807,39 @@ func (x *SessionResponse) GetState() *PeerState {
 	return nil
 }
 
-// PeerState is everything that one cluster currently says to one peer.
+// PeerState is the whole state that one cluster currently reports to one peer.
 type PeerState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows by one with each message of this stream.
+	// A number that grows by one with each message of this stream.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// When it was sent, by the sender's clock.
+	// The time at which it was sent, by the sender's clock.
 	SentAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
-	// The newest protocol revision that the sender speaks.
+	// The newest protocol revision that the sender supports.
 	Protocol uint32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// What the sender can do beyond that revision; unknown names are ignored. "carry": it
-	// carries sessions between the receiver and other peers of its own.
+	// The sender's capabilities beyond that revision; unknown names are ignored. "carry": it
+	// carries sessions between the receiver and its other peers.
 	Capabilities []string `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// Where the sender's peer API can be dialled now.
+	// The endpoints at which the sender's peer API can be dialled now.
 	Endpoints []string `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// The sender's end of the tunnel; unset while no contract wants one.
+	// The sender's end of the tunnel; unset while no contract includes a tunnel.
 	Network *Network `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
-	// The contracts with this peer that the sender holds, open ones and those
-	// that closed lately.
+	// The contracts with this peer that the sender has stored: open ones and those that closed
+	// recently.
 	Contracts []*ContractState `protobuf:"bytes,7,rep,name=contracts,proto3" json:"contracts,omitempty"`
-	// The sequence of the newest message received from the other side, and when
-	// it arrived: the other side's measure of the round trip.
+	// The sequence number of the newest message received from the other side, from which the
+	// other side measures the round-trip time.
 	EchoSequence uint64 `protobuf:"varint,8,opt,name=echo_sequence,json=echoSequence,proto3" json:"echo_sequence,omitempty"`
-	// The SHA-256 of the receiver's trust bundle as the sender holds it: the roots,
-	// then the successions, as in ClusterInfo. The receiver sends UpdateBundle when
-	// it is not that of its own.
+	// The SHA-256 of the receiver's trust bundle as the sender has stored it: the roots, then
+	// the successions, as in ClusterInfo. The receiver sends UpdateBundle if it differs from the
+	// hash of its own bundle.
 	BundleHash []byte `protobuf:"bytes,9,opt,name=bundle_hash,json=bundleHash,proto3" json:"bundle_hash,omitempty"`
-	// Whether WatchOffer would tell the receiver of anything now. Who heard there
-	// that it is nothing, and hears the same here, may leave WatchOffer alone until
-	// this is another.
+	// Whether WatchOffer would offer the receiver anything now. A receiver that WatchOffer has
+	// sent an empty offer need not call WatchOffer while this is LENDING_NOTHING.
 	Lending PeerState_Lending `protobuf:"varint,10,opt,name=lending,proto3,enum=entente.v1.PeerState_Lending" json:"lending,omitempty"`
-	// For how long the sender waits for the receiver's next state; unset is 12 s. The
-	// receiver repeats its state thrice within that, but need not more often than each
-	// 4 s. Who sees by other means that the receiver is there, as by the control
-	// stream of a session, has more patience.
+	// The time that the sender waits for the receiver's next state; unset means 12 s. The
+	// receiver repeats its state three times within it, but need not repeat it more often than
+	// every 4 s. A sender that can see in another way that the receiver is alive, such as by the
+	// control stream of a session, waits longer.
 	Patience      *durationpb.Duration `protobuf:"bytes,11,opt,name=patience,proto3" json:"patience,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -953,21 +952,21 @@ func (x *PeerState) GetPatience() *durationpb.Duration {
 	return nil
 }
 
-// ContractState is one side's word on one contract.
+// ContractState is the state of one contract as one side reports it.
 type ContractState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// The revision that the sender holds.
+	// The revision that the sender has stored.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Its state.
+	// The state of the contract.
 	Phase ContractState_Phase `protobuf:"varint,3,opt,name=phase,proto3,enum=entente.v1.ContractState_Phase" json:"phase,omitempty"`
-	// Why it is closed or draining, for people.
+	// A human-readable explanation of why it is closed or draining.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// When draining ends; unset unless it is draining.
+	// The time at which draining ends; unset unless it is draining.
 	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
-	// The sequence number of the newest statement of use, 0 for none. Only the
-	// provider says it.
+	// The sequence number of the newest statement of usage; 0 if none. Only the provider sets
+	// it.
 	Statement     uint64 `protobuf:"varint,6,opt,name=statement,proto3" json:"statement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1050,38 +1049,39 @@ type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The nodes that speak WireGuard to the peer.
 	Gateways []*Gateway `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	// The sender's pod prefixes, as it uses them itself.
+	// The sender's own pod prefixes, without aliases.
 	Prefixes []string `protobuf:"bytes,2,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
-	// For each prefix of the peer, the alias under which the sender knows it.
-	// Inside the tunnel a packet to the sender carries these as its source.
+	// For each prefix of the peer, the alias by which the sender knows it. Inside the tunnel,
+	// packets to the sender have these aliases as their source.
 	Aliases []*Alias `protobuf:"bytes,3,rep,name=aliases,proto3" json:"aliases,omitempty"`
-	// The sender's half of the tunnel's preshared key, 32 random bytes. The key is
-	// the SHA-256 over both halves, the one of the lower cluster ID first.
+	// The sender's half of the tunnel's preshared key, 32 random bytes. The key is the SHA-256
+	// over both halves, that of the lower cluster ID first.
 	PresharedHalf []byte `protobuf:"bytes,4,opt,name=preshared_half,json=presharedHalf,proto3" json:"preshared_half,omitempty"`
 	// Other nodes that speak WireGuard to nodes of the peer, each for its own pods.
 	Nodes []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// How the preshared key is replaced. A sender that does not set it keeps the first key,
-	// and the receiver keeps it with it.
+	// The rotation of the preshared key. If the sender does not set it, both sides keep the
+	// first key.
 	Rotation *KeyRotation `protobuf:"bytes,12,opt,name=rotation,proto3" json:"rotation,omitempty"`
-	// Where the sender's gateways see those of the receiver that address translation
-	// hides: not at an endpoint that the receiver announces. At most one for each.
+	// The addresses at which the sender's gateways see gateways of the receiver that are behind
+	// a NAT, that is, not at an endpoint that the receiver announces. At most one per gateway.
 	Observations []*Observation `protobuf:"bytes,8,rep,name=observations,proto3" json:"observations,omitempty"`
-	// The IP address, 4 or 16 bytes, at which the sender's agent sees the receiver's end
-	// of their session; unset where something in between hides it.
+	// The IP address, 4 or 16 bytes, at which the sender's agent sees the receiver's end of
+	// their session; unset if something in between hides it.
 	ReceiverAddress []byte `protobuf:"bytes,9,opt,name=receiver_address,json=receiverAddress,proto3" json:"receiver_address,omitempty"`
-	// Addresses of the sender that need an alias each: those from or to which flows
-	// between the two clusters may be, as far as no alias that the receiver told
-	// covers them. IPv4 addresses, 4 bytes each, ascending. There are at most 4096 of
-	// both families together.
+	// Addresses of the sender that need an alias each: those that flows between the two clusters
+	// may have as their source or destination, unless an alias that the receiver announced
+	// covers them. IPv4 addresses, 4 bytes each, ascending. The limit is 4096 addresses of both
+	// families together.
 	Addresses4 []byte `protobuf:"bytes,20,opt,name=addresses4,proto3" json:"addresses4,omitempty"`
 	// The same for IPv6, 16 bytes each.
 	Addresses6 []byte `protobuf:"bytes,21,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
-	// For addresses of the peer that it named one by one, the aliases under which the
-	// sender knows them. A prefix of the peer without an alias is known by these.
+	// The aliases by which the sender knows addresses that the peer listed individually. They
+	// are the only aliases of a peer's prefix that has no alias of its own.
 	Blocks []*AliasBlock `protobuf:"bytes,22,rep,name=blocks,proto3" json:"blocks,omitempty"`
-	// Addresses of third clusters that the receiver may reach through the sender, and be reached
-	// from, by the names that the sender has for them. A receiver that agrees gives each an alias
-	// in blocks, as it does for addresses; without one nothing passes. They count among the 4096.
+	// Addresses of third clusters that the receiver may reach, and be reached from, through the
+	// sender, as the sender knows them. A receiver that agrees gives each of them an alias in
+	// blocks, as it does for addresses; without an alias no traffic passes. They count towards
+	// the 4096.
 	Transit []*TransitAddresses `protobuf:"bytes,23,rep,name=transit,proto3" json:"transit,omitempty"`
 	// The IDs of the clusters that the sender agrees to reach, and to be reached by, through the
 	// receiver.
@@ -1211,7 +1211,7 @@ func (x *Network) GetThrough() []string {
 	return nil
 }
 
-// TransitAddresses is addresses of one third cluster.
+// TransitAddresses are addresses of one third cluster.
 type TransitAddresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The third cluster's ID.
@@ -1275,12 +1275,12 @@ func (x *TransitAddresses) GetAddresses6() []byte {
 	return nil
 }
 
-// Observation is where a gateway of another cluster is seen.
+// Observation is the address at which a gateway of another cluster is seen.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The gateway's Curve25519 public key, 32 bytes.
 	PublicKey []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// The source of the last packet of it that WireGuard authenticated, as address:port.
+	// The source of the last packet from it that WireGuard authenticated, as address:port.
 	Endpoint      string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1330,20 +1330,21 @@ func (x *Observation) GetEndpoint() string {
 	return ""
 }
 
-// KeyRotation is one side's word on the preshared keys of the tunnel, which are numbered.
-// A key is used once the gateways of both sides have it: a side that wants another, or was
-// offered another, offers its half of the next one; both store the key that follows, and
-// whoever hears first that the other's gateways have it begins to use it. The other
-// follows: of two numbers in use the higher one counts.
+// KeyRotation is one side's state of the rotation of the tunnel's preshared keys, which are
+// numbered. A key is used once the gateways of both sides have it. A side that needs a new
+// key, or was offered one, offers its half of the next one; both sides store the resulting
+// key. The side that first learns that the other side's gateways have it starts to use it, and
+// the other side follows: of two numbers in use the higher one takes effect.
 type KeyRotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the key in use, of which preshared_half is the sender's half.
+	// The number of the key in use. preshared_half is the sender's half of that key.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// The sender's half of the key with the next number, 32 bytes; empty if it offers none.
+	// The sender's half of the next key, 32 bytes; empty if it offers none.
 	NextHalf []byte `protobuf:"bytes,2,opt,name=next_half,json=nextHalf,proto3" json:"next_half,omitempty"`
 	// The number of the newest key that all gateways of the sender have.
 	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
-	// The least number of a key that a gateway of the sender uses: it needs no earlier one.
+	// The lowest number of a key that any gateway of the sender uses: the sender needs no
+	// earlier key.
 	Used          uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1407,13 +1408,13 @@ func (x *KeyRotation) GetUsed() uint64 {
 	return 0
 }
 
-// AliasBlock is aliases of single addresses, which follow each other.
+// AliasBlock is a block of consecutive aliases of single addresses.
 type AliasBlock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The prefix that they fill, as the sender uses it, of 64 addresses at most.
+	// The prefix of the aliases, as the sender uses it, of at most 64 addresses.
 	Alias string `protobuf:"bytes,1,opt,name=alias,proto3" json:"alias,omitempty"`
-	// What each address of it stands for, in their order, as its owner uses it: 4 or
-	// 16 bytes each. Zero is what stands for nothing.
+	// The address behind each alias of the prefix, in order, as its owner uses it: 4 or 16 bytes
+	// each. Zero marks an unused alias.
 	Addresses     []byte `protobuf:"bytes,2,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1466,27 +1467,27 @@ func (x *AliasBlock) GetAddresses() []byte {
 // Gateway is a node that speaks WireGuard.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node's name, for people.
+	// The node's name, for display only.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its Curve25519 public key, 32 bytes.
 	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// Where it listens, as host:port, best first.
+	// The endpoints at which it listens, as host:port, best first.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Its IPv6 address inside the tunnel, 16 bytes.
 	Overlay []byte `protobuf:"bytes,4,opt,name=overlay,proto3" json:"overlay,omitempty"`
-	// The prefixes of pods on it, inside of the network's, that are reached directly by
-	// nodes of the peer. Pods in none of these are reached through gateways.
+	// The prefixes of the pods on it, within the network's prefixes, that nodes of the peer
+	// reach directly. Pods in none of these prefixes are reached through gateways.
 	Pods []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
-	// Its own IP addresses among its pods', 4 or 16 bytes each, one of each family at most. End-to-end
-	// probes come from there, and those of the receiver's nodes are answered there. Empty where it
-	// has none, or does not probe.
+	// Its own IP addresses among those of its pods, 4 or 16 bytes each, at most one of each
+	// family. End-to-end probes are sent from these addresses, and probes of the receiver's
+	// nodes are answered at them. Empty if it has none or does not probe.
 	Sources [][]byte `protobuf:"bytes,13,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The key by which it is about to replace public_key, 32 bytes; empty if it is not. It
-	// says inside the tunnel when it does, once the receiver's gateways say there that they
-	// know it.
+	// The key with which it is about to replace public_key, 32 bytes; empty if it is not. The
+	// gateway announces the replacement inside the tunnel, once the receiver's gateways have
+	// confirmed there that they know the key.
 	NextPublicKey []byte `protobuf:"bytes,12,opt,name=next_public_key,json=nextPublicKey,proto3" json:"next_public_key,omitempty"`
-	// Where other clusters see it, as address:port: likely its address on the outside of
-	// an address translation. They are dialled after its endpoints.
+	// The addresses at which other clusters see it, as address:port: likely its outside address
+	// of a NAT. They are dialled after its endpoints.
 	Observed      []string `protobuf:"bytes,6,rep,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1578,7 +1579,7 @@ func (x *Gateway) GetObserved() []string {
 	return nil
 }
 
-// Alias is another name for a prefix.
+// Alias is the alias of a prefix.
 type Alias struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The prefix as its owner uses it.

@@ -32,55 +32,49 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PeeringService negotiates contracts and keeps two trusted clusters in step.
-// Both sides serve it to each other over the one session that either could
-// dial.
+// PeeringService negotiates contracts and keeps two trusted clusters in sync. Both sides serve
+// it to each other over the one session, regardless of which side dialled.
 type PeeringServiceClient interface {
-	// RequestPeering asks the provider what it offers: for a new contract, or,
-	// with a contract ID, for the next revision of that one with other amounts, a
-	// later end or both.
+	// RequestPeering requests an offer from the provider: for a new contract or, with a contract
+	// ID, for the next revision of that contract with other amounts, a later end or both.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts
-	// this peer, or what it wants), FAILED_PRECONDITION POLICY_PENDING (an
-	// administrator has to approve first), FAILED_PRECONDITION PRICE_ABOVE_CEILING,
-	// RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND CONTRACT_UNKNOWN,
-	// FAILED_PRECONDITION CONTRACT_CLOSED.
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts this peer or
+	// its request), FAILED_PRECONDITION POLICY_PENDING (an administrator has to approve first),
+	// FAILED_PRECONDITION PRICE_ABOVE_CEILING, RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND
+	// CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED.
 	RequestPeering(ctx context.Context, in *RequestPeeringRequest, opts ...grpc.CallOption) (*RequestPeeringResponse, error)
-	// SignContract turns an advertisement into a contract: the consumer sends the
-	// payload that it built from the advertisement, signed; the provider checks
-	// it against what it advertised, signs, stores and returns it. Repeating it
-	// with the same payload returns the same contract.
+	// SignContract turns an advertisement into a contract: the consumer sends the signed payload
+	// that it built from the advertisement; the provider checks it against the advertisement,
+	// signs it, stores it and returns it. Repeating the call with the same payload returns the
+	// same contract.
 	//
-	// Errors: FAILED_PRECONDITION ADVERTISEMENT_EXPIRED, INVALID_ARGUMENT
-	// CONTRACT_MISMATCH (the payload is not what was advertised), INVALID_ARGUMENT
-	// SIGNATURE_INVALID (missing, foreign or wrong), FAILED_PRECONDITION
-	// REVISION_STALE.
+	// Errors: FAILED_PRECONDITION ADVERTISEMENT_EXPIRED, INVALID_ARGUMENT CONTRACT_MISMATCH (the
+	// payload differs from the advertisement), INVALID_ARGUMENT SIGNATURE_INVALID (missing,
+	// wrong, or of another cluster), FAILED_PRECONDITION REVISION_STALE.
 	SignContract(ctx context.Context, in *SignContractRequest, opts ...grpc.CallOption) (*SignContractResponse, error)
-	// GetContract returns a contract with both signatures, as this side holds it. A
-	// side that hears of a revision that it lacks gets it by this: its own signature
-	// on it is the proof that it agreed.
+	// GetContract returns a contract with both signatures, as the callee has stored it. A side
+	// that learns of a revision that it does not have fetches it with this method: its own
+	// signature on the revision proves that it agreed.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(ctx context.Context, in *GetContractRequest, opts ...grpc.CallOption) (*GetContractResponse, error)
-	// WatchOffer sends what the callee offers the caller, and sends it again when it
-	// changes: at most once a second, small changes less often. A caller that no policy
-	// accepts is told so and waits for a change like any other.
+	// WatchOffer streams the callee's offer to the caller: first the current one, then each
+	// change, at most once a second, and small changes less often. A caller that no policy
+	// accepts receives an offer that says so, and then changes like any other caller.
 	WatchOffer(ctx context.Context, in *WatchOfferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOfferResponse], error)
-	// ListStatements returns what the provider counted of the use of a contract, a
-	// signed statement for each period, oldest first. Only the contract's consumer
-	// may ask.
+	// ListStatements returns the provider's signed statements of the usage of a contract, one
+	// for each period, oldest first. Only the contract's consumer may call it.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	ListStatements(ctx context.Context, in *ListStatementsRequest, opts ...grpc.CallOption) (*ListStatementsResponse, error)
-	// TerminateContract says that the caller ended a contract. It is a courtesy:
-	// the caller has already ended it on its side, and the session's state says
-	// the same again. Terminating what is closed or unknown succeeds.
+	// TerminateContract notifies the callee that the caller ended a contract. It is a courtesy:
+	// the caller has already ended the contract on its side, and the session's state reports the
+	// same. Terminating a closed or unknown contract succeeds.
 	TerminateContract(ctx context.Context, in *TerminateContractRequest, opts ...grpc.CallOption) (*TerminateContractResponse, error)
-	// Session carries each side's state to the other, as long as both live. Each
-	// message is the sender's whole state, so a lost one is made good by the next;
-	// heartbeats are states that repeat: each 4 s, or as seldom as the receiver's
-	// patience allows. Three that do not come end the stream. The side that dialled
-	// opens it.
+	// Session exchanges the state of both sides for as long as both are alive. Each message is
+	// the sender's whole state, so the next message makes up for a lost one. Heartbeats repeat
+	// the state every 4 s, or as seldom as the receiver's patience allows; three missing
+	// heartbeats end the stream. The side that dialled opens it.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -178,55 +172,49 @@ type PeeringService_SessionClient = grpc.BidiStreamingClient[SessionRequest, Ses
 // All implementations must embed UnimplementedPeeringServiceServer
 // for forward compatibility.
 //
-// PeeringService negotiates contracts and keeps two trusted clusters in step.
-// Both sides serve it to each other over the one session that either could
-// dial.
+// PeeringService negotiates contracts and keeps two trusted clusters in sync. Both sides serve
+// it to each other over the one session, regardless of which side dialled.
 type PeeringServiceServer interface {
-	// RequestPeering asks the provider what it offers: for a new contract, or,
-	// with a contract ID, for the next revision of that one with other amounts, a
-	// later end or both.
+	// RequestPeering requests an offer from the provider: for a new contract or, with a contract
+	// ID, for the next revision of that contract with other amounts, a later end or both.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts
-	// this peer, or what it wants), FAILED_PRECONDITION POLICY_PENDING (an
-	// administrator has to approve first), FAILED_PRECONDITION PRICE_ABOVE_CEILING,
-	// RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND CONTRACT_UNKNOWN,
-	// FAILED_PRECONDITION CONTRACT_CLOSED.
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts this peer or
+	// its request), FAILED_PRECONDITION POLICY_PENDING (an administrator has to approve first),
+	// FAILED_PRECONDITION PRICE_ABOVE_CEILING, RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND
+	// CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED.
 	RequestPeering(context.Context, *RequestPeeringRequest) (*RequestPeeringResponse, error)
-	// SignContract turns an advertisement into a contract: the consumer sends the
-	// payload that it built from the advertisement, signed; the provider checks
-	// it against what it advertised, signs, stores and returns it. Repeating it
-	// with the same payload returns the same contract.
+	// SignContract turns an advertisement into a contract: the consumer sends the signed payload
+	// that it built from the advertisement; the provider checks it against the advertisement,
+	// signs it, stores it and returns it. Repeating the call with the same payload returns the
+	// same contract.
 	//
-	// Errors: FAILED_PRECONDITION ADVERTISEMENT_EXPIRED, INVALID_ARGUMENT
-	// CONTRACT_MISMATCH (the payload is not what was advertised), INVALID_ARGUMENT
-	// SIGNATURE_INVALID (missing, foreign or wrong), FAILED_PRECONDITION
-	// REVISION_STALE.
+	// Errors: FAILED_PRECONDITION ADVERTISEMENT_EXPIRED, INVALID_ARGUMENT CONTRACT_MISMATCH (the
+	// payload differs from the advertisement), INVALID_ARGUMENT SIGNATURE_INVALID (missing,
+	// wrong, or of another cluster), FAILED_PRECONDITION REVISION_STALE.
 	SignContract(context.Context, *SignContractRequest) (*SignContractResponse, error)
-	// GetContract returns a contract with both signatures, as this side holds it. A
-	// side that hears of a revision that it lacks gets it by this: its own signature
-	// on it is the proof that it agreed.
+	// GetContract returns a contract with both signatures, as the callee has stored it. A side
+	// that learns of a revision that it does not have fetches it with this method: its own
+	// signature on the revision proves that it agreed.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(context.Context, *GetContractRequest) (*GetContractResponse, error)
-	// WatchOffer sends what the callee offers the caller, and sends it again when it
-	// changes: at most once a second, small changes less often. A caller that no policy
-	// accepts is told so and waits for a change like any other.
+	// WatchOffer streams the callee's offer to the caller: first the current one, then each
+	// change, at most once a second, and small changes less often. A caller that no policy
+	// accepts receives an offer that says so, and then changes like any other caller.
 	WatchOffer(*WatchOfferRequest, grpc.ServerStreamingServer[WatchOfferResponse]) error
-	// ListStatements returns what the provider counted of the use of a contract, a
-	// signed statement for each period, oldest first. Only the contract's consumer
-	// may ask.
+	// ListStatements returns the provider's signed statements of the usage of a contract, one
+	// for each period, oldest first. Only the contract's consumer may call it.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	ListStatements(context.Context, *ListStatementsRequest) (*ListStatementsResponse, error)
-	// TerminateContract says that the caller ended a contract. It is a courtesy:
-	// the caller has already ended it on its side, and the session's state says
-	// the same again. Terminating what is closed or unknown succeeds.
+	// TerminateContract notifies the callee that the caller ended a contract. It is a courtesy:
+	// the caller has already ended the contract on its side, and the session's state reports the
+	// same. Terminating a closed or unknown contract succeeds.
 	TerminateContract(context.Context, *TerminateContractRequest) (*TerminateContractResponse, error)
-	// Session carries each side's state to the other, as long as both live. Each
-	// message is the sender's whole state, so a lost one is made good by the next;
-	// heartbeats are states that repeat: each 4 s, or as seldom as the receiver's
-	// patience allows. Three that do not come end the stream. The side that dialled
-	// opens it.
+	// Session exchanges the state of both sides for as long as both are alive. Each message is
+	// the sender's whole state, so the next message makes up for a lost one. Heartbeats repeat
+	// the state every 4 s, or as seldom as the receiver's patience allows; three missing
+	// heartbeats end the stream. The side that dialled opens it.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedPeeringServiceServer()
 }

@@ -22,12 +22,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SendDatagramsRequest is some datagrams.
+// SendDatagramsRequest carries datagrams.
 type SendDatagramsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Frames, one after the other: the first 8 bytes of the WireGuard public key of the
-	// caller's gateway that sent the datagram, those of the callee's gateway that it is
-	// for, its length (2 bytes, big endian, at most 9216), and the datagram.
+	// Consecutive frames, each made of the first 8 bytes of the WireGuard public key of the
+	// caller's gateway that sent the datagram, the first 8 bytes of the key of the callee's
+	// gateway that is its destination, its length (2 bytes, big endian, at most 9216), and the
+	// datagram.
 	Frames        []byte `protobuf:"bytes,1,opt,name=frames,proto3" json:"frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -107,13 +108,13 @@ func (*SendDatagramsResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_relay_proto_rawDescGZIP(), []int{1}
 }
 
-// CarryRequest opens a connection, or is what comes on it.
+// CarryRequest opens a connection or carries its data.
 type CarryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only in the first request: the peer of the callee to connect to; unset for the
-	// callee itself.
+	// The peer of the callee to connect to; unset for the callee itself. Only in the first
+	// request.
 	Target *CarryTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	// In all others: bytes of the connection.
+	// Bytes of the connection. Only in later requests.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -163,13 +164,14 @@ func (x *CarryRequest) GetData() []byte {
 	return nil
 }
 
-// CarryTarget names a peer of the callee to who knows its cluster ID already.
+// CarryTarget names a peer of the callee so that only a cluster that already knows the peer's
+// cluster ID can recognize it.
 type CarryTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 random bytes.
 	Nonce []byte `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// HMAC-SHA256, with the nonce for its key, of "entente carry v1", the cluster ID of the
-	// caller and that of the peer, each followed by a zero byte.
+	// The HMAC-SHA256, keyed with the nonce, of "entente carry v1", the caller's cluster ID and
+	// the peer's cluster ID, each followed by a zero byte.
 	Name          []byte `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,7 +221,7 @@ func (x *CarryTarget) GetName() []byte {
 	return nil
 }
 
-// CarryResponse is what comes on a connection from its far end.
+// CarryResponse carries data from the far end of the connection.
 type CarryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of the connection; empty in the first response.

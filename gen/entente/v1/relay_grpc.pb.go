@@ -27,30 +27,31 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RelayService carries what does not pass between two clusters by itself. Both sides
+// RelayService carries traffic that cannot pass between two clusters directly. Both sides
 // serve it to each other.
 type RelayServiceClient interface {
-	// SendDatagrams carries datagrams of WireGuard from the caller's gateways to the
-	// callee's, where UDP does not pass between them. The other direction is a call of
-	// the callee's. Datagrams may be lost, as they may on any way of theirs: both sides
-	// drop what they have no room for, and the callee reads no faster than it lets the
-	// caller send. The callee gives them to its own gateways only.
+	// SendDatagrams carries WireGuard datagrams from the caller's gateways to the callee's, if
+	// UDP cannot pass between them. For the other direction the callee makes a call of its own.
+	// Datagrams may be lost, as on any path: both sides drop those for which they have no room,
+	// and the callee reads no faster than the rate at which it lets the caller send. The callee
+	// delivers them to its own gateways only.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries none for the caller:
-	// no contract wants a tunnel, or an administrator turned it off), INVALID_ARGUMENT
-	// REQUEST_INVALID (not frames).
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries no datagrams for the caller:
+	// no contract includes a tunnel, or an administrator turned relaying off), INVALID_ARGUMENT
+	// REQUEST_INVALID (malformed frames).
 	SendDatagrams(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendDatagramsRequest, SendDatagramsResponse], error)
-	// Carry is a connection through a third cluster, for the session of two that cannot dial
-	// each other. The caller either names a peer of the callee, and the callee calls Carry
-	// of that peer; or it names none, and the callee is whom the session is for. The first
-	// response, without data, says that the far end is there. Then all data is the
-	// session's, TLS of the two ends: who carries it reads and changes none of it, and is
-	// believed nothing. Neither of the two calls may itself be in a session that is carried.
+	// Carry carries a connection through a third cluster, for the session of two clusters that
+	// cannot dial each other. If the caller names a peer of the callee, the callee calls Carry
+	// on that peer; if it names no peer, the session is for the callee itself. The first
+	// response, without data, confirms that the far end is connected. All data after it belongs
+	// to the session, which is TLS between the two ends: the cluster that carries it can neither
+	// read nor change it, and is not trusted. Neither of the two calls may itself run in a
+	// session that is carried.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries nothing for the caller
-	// to that peer; whether it has such a peer, is connected to it, or may carry for it is
-	// not told), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
-	// first request is not one, or a later one is).
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries no connection for the caller
+	// to that peer; the error does not reveal whether the callee has such a peer, is connected
+	// to it, or may carry for it), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT
+	// REQUEST_INVALID (the first request does not open a connection, or a later one does).
 	Carry(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryRequest, CarryResponse], error)
 }
 
@@ -92,30 +93,31 @@ type RelayService_CarryClient = grpc.BidiStreamingClient[CarryRequest, CarryResp
 // All implementations must embed UnimplementedRelayServiceServer
 // for forward compatibility.
 //
-// RelayService carries what does not pass between two clusters by itself. Both sides
+// RelayService carries traffic that cannot pass between two clusters directly. Both sides
 // serve it to each other.
 type RelayServiceServer interface {
-	// SendDatagrams carries datagrams of WireGuard from the caller's gateways to the
-	// callee's, where UDP does not pass between them. The other direction is a call of
-	// the callee's. Datagrams may be lost, as they may on any way of theirs: both sides
-	// drop what they have no room for, and the callee reads no faster than it lets the
-	// caller send. The callee gives them to its own gateways only.
+	// SendDatagrams carries WireGuard datagrams from the caller's gateways to the callee's, if
+	// UDP cannot pass between them. For the other direction the callee makes a call of its own.
+	// Datagrams may be lost, as on any path: both sides drop those for which they have no room,
+	// and the callee reads no faster than the rate at which it lets the caller send. The callee
+	// delivers them to its own gateways only.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries none for the caller:
-	// no contract wants a tunnel, or an administrator turned it off), INVALID_ARGUMENT
-	// REQUEST_INVALID (not frames).
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries no datagrams for the caller:
+	// no contract includes a tunnel, or an administrator turned relaying off), INVALID_ARGUMENT
+	// REQUEST_INVALID (malformed frames).
 	SendDatagrams(grpc.ClientStreamingServer[SendDatagramsRequest, SendDatagramsResponse]) error
-	// Carry is a connection through a third cluster, for the session of two that cannot dial
-	// each other. The caller either names a peer of the callee, and the callee calls Carry
-	// of that peer; or it names none, and the callee is whom the session is for. The first
-	// response, without data, says that the far end is there. Then all data is the
-	// session's, TLS of the two ends: who carries it reads and changes none of it, and is
-	// believed nothing. Neither of the two calls may itself be in a session that is carried.
+	// Carry carries a connection through a third cluster, for the session of two clusters that
+	// cannot dial each other. If the caller names a peer of the callee, the callee calls Carry
+	// on that peer; if it names no peer, the session is for the callee itself. The first
+	// response, without data, confirms that the far end is connected. All data after it belongs
+	// to the session, which is TLS between the two ends: the cluster that carries it can neither
+	// read nor change it, and is not trusted. Neither of the two calls may itself run in a
+	// session that is carried.
 	//
-	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries nothing for the caller
-	// to that peer; whether it has such a peer, is connected to it, or may carry for it is
-	// not told), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
-	// first request is not one, or a later one is).
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries no connection for the caller
+	// to that peer; the error does not reveal whether the callee has such a peer, is connected
+	// to it, or may carry for it), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT
+	// REQUEST_INVALID (the first request does not open a connection, or a later one does).
 	Carry(grpc.BidiStreamingServer[CarryRequest, CarryResponse]) error
 	mustEmbedUnimplementedRelayServiceServer()
 }

@@ -71,33 +71,32 @@ func (x *ResourceList) GetAmounts() map[string]string {
 	return nil
 }
 
-// PeeringRequest is the consumer's ask.
+// PeeringRequest is the consumer's request.
 type PeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names this request for ever: the consumer's UID of its PeeringRequest.
-	// Repeating a request with the same ID returns the same advertisement while
-	// that is valid.
+	// The permanent ID of this request: the UID of the consumer's PeeringRequest. Repeating a
+	// request with the same ID returns the same advertisement while that is valid.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What the consumer asks for.
+	// The resources requested.
 	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// How long the contract should last. Unset leaves it to the provider's terms.
+	// The duration of the contract. Unset leaves it to the provider's terms.
 	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
-	// Whether the two clusters should be joined by a tunnel.
+	// Whether a tunnel should connect the two clusters.
 	Network bool `protobuf:"varint,4,opt,name=network,proto3" json:"network,omitempty"`
-	// The most that the whole may cost an hour. Unset is any price.
+	// The maximum price per hour in total. Unset means any price.
 	PriceCeiling *Money `protobuf:"bytes,5,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
-	// Labels that the provider's nodes must have: architecture
-	// (kubernetes.io/arch), GPU type, region, or whatever it labels.
+	// Labels that the provider's nodes must have: architecture (kubernetes.io/arch), GPU type,
+	// region, or any other label of theirs.
 	NodeSelector map[string]string `protobuf:"bytes,6,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Storage classes that the provider must have.
 	StorageClasses []string `protobuf:"bytes,7,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	// Runtime classes that the provider must have and pods may then name.
+	// Runtime classes that the provider must have and that pods may then name.
 	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	// The contract that this request amends or renews; empty asks for a new one.
-	// The request ID is then that of the contract's own request.
+	// The contract that this request amends or renews; empty requests a new one. The request ID
+	// must then be that of the contract's original request.
 	ContractId string `protobuf:"bytes,9,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// The pool of the provider's nodes that is asked for; empty is the one that is named
-	// default, or all nodes where the provider has no pools.
+	// The requested pool of the provider's nodes; empty means the pool named default, or all
+	// nodes if the provider has no pools.
 	Pool          string `protobuf:"bytes,10,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -206,9 +205,9 @@ func (x *PeeringRequest) GetPool() string {
 // Money is an amount in a currency. It is decimal, never floating point.
 type Money struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ISO 4217, or another name of three capital letters.
+	// The currency: an ISO 4217 code, or another name of three capital letters.
 	Currency string `protobuf:"bytes,1,opt,name=currency,proto3" json:"currency,omitempty"`
-	// Decimal: digits, and up to nine more after a point.
+	// The amount in decimal: digits, optionally followed by a point and up to nine more digits.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -258,14 +257,15 @@ func (x *Money) GetAmount() string {
 	return ""
 }
 
-// PriceList is what resources cost.
+// PriceList lists the prices of resources.
 type PriceList struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ISO 4217, or another name of three capital letters. Empty with an empty list.
+	// The currency: an ISO 4217 code, or another name of three capital letters. Empty if the
+	// list is empty.
 	Currency string `protobuf:"bytes,1,opt,name=currency,proto3" json:"currency,omitempty"`
-	// What one unit costs an hour, decimal as in Money, by resource name. A unit is
-	// one core, one pod, one device; of memory and storage one gibibyte. What is not
-	// listed costs nothing.
+	// The price of one unit per hour, decimal as in Money, by resource name. A unit is one core,
+	// one pod or one device, or one gibibyte of memory or storage. Resources that are not listed
+	// are free.
 	PerHour       map[string]string `protobuf:"bytes,2,rep,name=per_hour,json=perHour,proto3" json:"per_hour,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -315,21 +315,21 @@ func (x *PriceList) GetPerHour() map[string]string {
 	return nil
 }
 
-// LimitRange is what a LimitRange of Kubernetes says of containers and pods. Its amounts are of
-// cpu, memory and ephemeral-storage.
+// LimitRange holds the limits of a Kubernetes LimitRange for containers and pods, as amounts
+// of cpu, memory and ephemeral-storage.
 type LimitRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What a container requests that has neither a request nor a limit.
+	// The request of a container that has neither a request nor a limit.
 	DefaultRequest *ResourceList `protobuf:"bytes,1,opt,name=default_request,json=defaultRequest,proto3" json:"default_request,omitempty"`
-	// The limit of a container that has none, or what it requests where that is more.
+	// The limit of a container that has none, or the container's request if that is higher.
 	DefaultLimit *ResourceList `protobuf:"bytes,2,opt,name=default_limit,json=defaultLimit,proto3" json:"default_limit,omitempty"`
-	// What each container requests at least.
+	// The minimum request of each container.
 	Min *ResourceList `protobuf:"bytes,3,opt,name=min,proto3" json:"min,omitempty"`
-	// What the limit of each container is at most.
+	// The maximum limit of each container.
 	Max *ResourceList `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
-	// What a pod requests at least, as the scheduler counts its containers.
+	// The minimum request of a pod, summed over its containers as the scheduler does.
 	PodMin *ResourceList `protobuf:"bytes,5,opt,name=pod_min,json=podMin,proto3" json:"pod_min,omitempty"`
-	// What the limits of a pod come to at most.
+	// The maximum limit of a pod, summed over its containers.
 	PodMax        *ResourceList `protobuf:"bytes,6,opt,name=pod_max,json=podMax,proto3" json:"pod_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -407,71 +407,69 @@ func (x *LimitRange) GetPodMax() *ResourceList {
 	return nil
 }
 
-// Advertisement is the provider's answer: what it offers, and on what
-// terms. Signing it within its validity makes it a contract.
+// Advertisement is the provider's response to a request: its offer and its terms. Signing it
+// while it is valid makes it a contract.
 type Advertisement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names this advertisement; the contract that follows takes it as its ID.
+	// The ID of this advertisement, which becomes the ID of the contract.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
-	// The request that this answers.
+	// The ID of the request to which this responds.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What the provider grants. Never more than was asked for.
+	// The resources granted, never more than requested.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
-	// How long the contract lasts from its signature.
+	// The duration of the contract from its signature.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
-	// When the offer lapses unless it was signed.
+	// The time at which the offer expires unless it has been signed.
 	ValidUntil *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
-	// Labels of the provider's virtual node: architecture, operating system, and
-	// whatever its policy shows.
+	// Labels of the provider's virtual node: architecture, operating system, and the labels that
+	// the provider's policy publishes.
 	NodeLabels map[string]string `protobuf:"bytes,6,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Whether the contract includes a tunnel.
 	Network bool `protobuf:"varint,7,opt,name=network,proto3" json:"network,omitempty"`
-	// The Pod Security level that offloaded pods have to meet: privileged,
-	// baseline or restricted.
+	// The Pod Security level that offloaded pods must meet: privileged, baseline or restricted.
 	PodSecurity string `protobuf:"bytes,8,opt,name=pod_security,json=podSecurity,proto3" json:"pod_security,omitempty"`
-	// What it costs; use is counted by what live pods request.
+	// The price. Usage is counted by the requests of live pods.
 	Price *PriceList `protobuf:"bytes,9,opt,name=price,proto3" json:"price,omitempty"`
-	// Whether the provider means to renew the contract when it is asked to before
-	// the end. Renewing is a new advertisement, whose terms may differ.
+	// Whether the provider intends to renew the contract if the consumer asks before its end. A
+	// renewal is a new advertisement, whose terms may differ.
 	Renewable bool `protobuf:"varint,10,opt,name=renewable,proto3" json:"renewable,omitempty"`
-	// How long the provider lets pods run on when it ends the contract before its
-	// time.
+	// The time for which the provider lets pods run on if it ends the contract early.
 	Notice *durationpb.Duration `protobuf:"bytes,11,opt,name=notice,proto3" json:"notice,omitempty"`
-	// What of each other the two clusters' pods reach through the tunnel: Offloaded
+	// What the pods of the two clusters reach in the other cluster through the tunnel: Offloaded
 	// (offloaded pods and the services of their namespaces, nothing else), or
-	// OffloadedAndExported: the consumer's pods besides those Services of the provider
-	// that its policy exports to the consumer, on their own ports.
+	// OffloadedAndExported (the consumer's pods also reach those Services of the provider that
+	// its policy exports to the consumer, on their own ports).
 	Exposure string `protobuf:"bytes,12,opt,name=exposure,proto3" json:"exposure,omitempty"`
-	// Labels that the nodes have on which offloaded pods run.
+	// Labels of the nodes on which offloaded pods run.
 	NodeSelector map[string]string `protobuf:"bytes,13,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Runtime classes that offloaded pods may name.
 	RuntimeClasses []string `protobuf:"bytes,14,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	// Storage classes that the provider has, of those that were asked for.
+	// The requested storage classes that the provider has.
 	StorageClasses []string `protobuf:"bytes,15,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	// The revision of the contract that signing this makes, from 1.
+	// The revision of the contract that signing creates, starting at 1.
 	Revision uint64 `protobuf:"varint,16,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The SHA-256 of the payload of the revision before; empty for the first.
+	// The SHA-256 of the payload of the previous revision; empty for the first.
 	PreviousHash []byte `protobuf:"bytes,17,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// How long each statement of use covers. The periods follow each other from the
-	// contract's begin.
+	// The period that each statement of usage covers. The periods are consecutive from the start
+	// of the contract.
 	StatementPeriod *durationpb.Duration `protobuf:"bytes,18,opt,name=statement_period,json=statementPeriod,proto3" json:"statement_period,omitempty"`
-	// The price of the whole an hour, if all of it is used.
+	// The price per hour if all resources are used.
 	Hourly *Money `protobuf:"bytes,19,opt,name=hourly,proto3" json:"hourly,omitempty"`
-	// Whether an administrator of the provider has to approve the request first.
-	// Only an answer to validate_only says so: without it such a request is refused
-	// with POLICY_PENDING until it is approved.
+	// Whether an administrator of the provider has to approve the request first. It is set only
+	// in responses to validate_only: otherwise such a request is refused with POLICY_PENDING
+	// until it is approved.
 	NeedsApproval bool `protobuf:"varint,20,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
-	// The latest that the contract ends, whatever duration says and the clocks show:
-	// where a revision does not prolong a contract, the end that this has. Absent
-	// leaves the end to duration.
+	// The latest end of the contract, regardless of duration and of clock differences: if a
+	// revision does not prolong the contract, the contract's current end. Unset leaves the end
+	// to duration.
 	NotAfter *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
-	// What containers of offloaded pods have that say nothing of a resource, and between which
-	// amounts they and their pods have to be. A provider makes the pod so, or refuses it
-	// (OBJECT_INVALID); use is counted by what the pod then requests, on both sides. Absent says
-	// nothing. It stays the same through all revisions of a contract.
+	// The defaults for containers of offloaded pods that do not set a resource, and the bounds
+	// for containers and their pods. The provider sets the defaults in the pod or refuses it
+	// (OBJECT_INVALID); both sides count usage by the resulting requests. Unset means no
+	// defaults and no bounds. It is the same in all revisions of a contract.
 	LimitRange *LimitRange `protobuf:"bytes,22,opt,name=limit_range,json=limitRange,proto3" json:"limit_range,omitempty"`
-	// The pool that was asked for by name; empty if none was. A consumer that named one signs
-	// nothing without it.
+	// The pool that was requested by name; empty if none was. A consumer that named a pool signs
+	// only an advertisement that names it.
 	Pool          string `protobuf:"bytes,23,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -668,17 +666,17 @@ func (x *Advertisement) GetPool() string {
 	return ""
 }
 
-// Offer is what a provider offers a peer now, were it asked for all that it
-// may have. It binds nobody.
+// Offer is what a provider would currently offer a peer that asked for all that it may have.
+// It is not binding.
 type Offer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether a request would be answered at all; if not, message says why.
+	// Whether a request would currently get an offer; if not, message explains why.
 	Available bool `protobuf:"varint,1,opt,name=available,proto3" json:"available,omitempty"`
-	// Why not, for people.
+	// A human-readable explanation if available is false.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// The amounts.
+	// The resources on offer.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
-	// What they cost.
+	// The price of these resources.
 	Price *PriceList `protobuf:"bytes,4,opt,name=price,proto3" json:"price,omitempty"`
 	// Labels that all its nodes have, architecture and operating system among them.
 	NodeLabels map[string]string `protobuf:"bytes,5,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -686,17 +684,17 @@ type Offer struct {
 	Architectures []string `protobuf:"bytes,6,rep,name=architectures,proto3" json:"architectures,omitempty"`
 	// The storage classes that it has.
 	StorageClasses []string `protobuf:"bytes,7,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	// How long a contract lasts at most.
+	// The maximum duration of a contract.
 	Duration *durationpb.Duration `protobuf:"bytes,8,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The services that the peer lets the caller import, each once, in any order;
-	// 64 KiB in all, where each service and each port counts 64 bytes, and each
-	// character of names and of application protocols one. They are told whether or not
-	// anything is available. Importing one takes a contract whose exposure is
-	// OffloadedAndExported; see ExportService.
+	// The services that the caller may import, each once, in any order; at most 64 KiB in total,
+	// where each service and each port counts as 64 bytes, and each character of names and
+	// application protocols as one. They are listed whether or not anything is available.
+	// Importing one requires a contract whose exposure is OffloadedAndExported; see
+	// ExportService.
 	Services []*OfferedService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
-	// The pools of its nodes that can be asked for by name, each once, in any order; 32 KiB in all,
-	// where each name and each value counts its characters. They are told whether or not anything
-	// is available to who names none.
+	// The pools of its nodes that can be requested by name, each once, in any order; at most 32
+	// KiB in total, counted in characters of names and values. They are listed whether or not
+	// anything is available without naming a pool.
 	Pools         []*OfferedPool `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -802,16 +800,16 @@ func (x *Offer) GetPools() []*OfferedPool {
 	return nil
 }
 
-// OfferedPool is what a provider offers of one pool of its nodes.
+// OfferedPool is a provider's offer for one pool of its nodes.
 type OfferedPool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: a DNS label.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The amounts; none are left while it is empty.
+	// The resources on offer; empty if none are left.
 	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// What they cost.
+	// The price of these resources.
 	Price *PriceList `protobuf:"bytes,3,opt,name=price,proto3" json:"price,omitempty"`
-	// Labels that a virtual node of it would have.
+	// Labels that a virtual node of the pool would have.
 	NodeLabels    map[string]string `protobuf:"bytes,4,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -875,18 +873,18 @@ func (x *OfferedPool) GetNodeLabels() map[string]string {
 	return nil
 }
 
-// OfferedService is a service that a peer may import. Its words are those of the
-// Multi-Cluster Services API (KEP-1645).
+// OfferedService is a service that a peer may import. Its terms are those of the Multi-Cluster
+// Services API (KEP-1645).
 type OfferedService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its namespace in the cluster that has it: a DNS label.
+	// Its namespace in the cluster that exports it: a DNS label.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name there: a DNS label.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// How it is reached: ClusterSetIP (one address for all its pods) or Headless (its
-	// name stands for the addresses of its pods).
+	// How it is reached: ClusterSetIP (one address for all its pods) or Headless (its name
+	// resolves to the addresses of its pods).
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// The ports that it listens on, each name once; a headless one may have none.
+	// The ports on which it listens, with unique names. A headless service may have none.
 	Ports         []*OfferedServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -953,12 +951,12 @@ func (x *OfferedService) GetPorts() []*OfferedServicePort {
 // OfferedServicePort is a port of an offered service.
 type OfferedServicePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name, a DNS label; empty where it is the only one and has none.
+	// Its name, a DNS label; empty if it is the only port and has no name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// TCP, UDP or SCTP.
+	// The protocol: TCP, UDP or SCTP.
 	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// The application's protocol, as Kubernetes writes it: a registered name (https), or
-	// one with a prefix (kubernetes.io/h2c). Empty is not said.
+	// The application protocol in the notation of Kubernetes: a registered name (https), or a
+	// prefixed one (kubernetes.io/h2c). Empty means unspecified.
 	AppProtocol string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
 	// Its number.
 	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
@@ -1030,10 +1028,10 @@ type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The signed bytes.
 	Payload []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
-	// What the payload is: application/vnd.entente.contract.v1+json or
+	// The type of the payload: application/vnd.entente.contract.v1+json or
 	// application/vnd.entente.usage.v1+json.
 	PayloadType string `protobuf:"bytes,2,opt,name=payload_type,json=payloadType,proto3" json:"payload_type,omitempty"`
-	// One signature a party.
+	// One signature per party.
 	Signatures    []*Signature `protobuf:"bytes,3,rep,name=signatures,proto3" json:"signatures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

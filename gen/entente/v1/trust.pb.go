@@ -25,14 +25,14 @@ const (
 // IntroduceRequest presents a cluster.
 type IntroduceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller as it wants to be known.
+	// The caller as it presents itself.
 	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The SHA-256 of "entente introduction", a zero byte, the caller's cluster ID,
 	// a zero byte and its nonce.
 	Commitment []byte `protobuf:"bytes,2,opt,name=commitment,proto3" json:"commitment,omitempty"`
-	// Whether an administrator of the caller asked for this introduction. One that the
-	// caller makes by itself, because it still holds trust, is refused by a cluster that
-	// forgot the caller.
+	// Whether an administrator of the caller requested this introduction. A cluster that forgot
+	// the caller refuses an introduction that the caller makes automatically because it still
+	// trusts the callee.
 	Requested     bool `protobuf:"varint,3,opt,name=requested,proto3" json:"requested,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -89,7 +89,7 @@ func (x *IntroduceRequest) GetRequested() bool {
 	return false
 }
 
-// IntroduceResponse presents the cluster that answers.
+// IntroduceResponse presents the callee's cluster.
 type IntroduceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster.
@@ -144,7 +144,7 @@ func (x *IntroduceResponse) GetNonce() []byte {
 	return nil
 }
 
-// RevealRequest opens a commitment.
+// RevealRequest opens the caller's commitment.
 type RevealRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller's 32 random bytes.
@@ -190,10 +190,10 @@ func (x *RevealRequest) GetNonce() []byte {
 	return nil
 }
 
-// RevealResponse is empty: each side computes the code by itself. It is the
-// SHA-256 of "entente code", a zero byte, the cluster ID of the side that
-// introduced itself, its nonce, the other side's ID and its nonce; of that the
-// first 8 bytes, big endian, modulo 1,000,000, written with six digits.
+// RevealResponse is empty: each side computes the code itself. The code is the SHA-256 of
+// "entente code", a zero byte, the cluster ID of the side that introduced itself, its nonce,
+// the other side's cluster ID and its nonce; the first 8 bytes of it, big endian, modulo
+// 1,000,000, written with six digits.
 type RevealResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -230,10 +230,10 @@ func (*RevealResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_trust_proto_rawDescGZIP(), []int{3}
 }
 
-// ProveRequest begins a run.
+// ProveRequest starts a run.
 type ProveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller as it wants to be known.
+	// The caller as it presents itself.
 	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The group, a DNS label. It is not secret.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
@@ -297,7 +297,7 @@ func (x *ProveRequest) GetShare() []byte {
 // ProveResponse proves to the caller that the callee holds the secret.
 type ProveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cluster that answers.
+	// The callee's cluster.
 	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Its share Yb.
 	Share []byte `protobuf:"bytes,2,opt,name=share,proto3" json:"share,omitempty"`
@@ -361,8 +361,8 @@ func (x *ProveResponse) GetConfirmation() []byte {
 // ConfirmRequest proves to the callee that the caller holds the secret.
 type ConfirmRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's confirmation, 64 bytes. Empty where the callee's was wrong, so that both
-	// sides know that their secrets differ: the answer is GROUP_SECRET_MISMATCH.
+	// The caller's confirmation, 64 bytes. Empty if the callee's confirmation was wrong, so that
+	// both sides know that their secrets differ: the error is then GROUP_SECRET_MISMATCH.
 	Confirmation  []byte `protobuf:"bytes,1,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -445,7 +445,7 @@ func (*ConfirmResponse) Descriptor() ([]byte, []int) {
 // UpdateBundleRequest carries new roots.
 type UpdateBundleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller as it is now.
+	// The caller as it presents itself now.
 	Cluster       *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -525,10 +525,10 @@ func (*UpdateBundleResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
-// RevokeRequest says why.
+// RevokeRequest contains the explanation.
 type RevokeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why, for people.
+	// A human-readable explanation.
 	Message       string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -615,7 +615,7 @@ type JoinRequest struct {
 	TokenId string `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
 	// The token's secret part, 32 bytes.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	// The caller as it wants to be known.
+	// The caller as it presents itself.
 	Cluster       *ClusterInfo `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -672,7 +672,7 @@ func (x *JoinRequest) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// JoinResponse answers a join that succeeded.
+// JoinResponse is the response to a join that succeeded.
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster that issued the token.
@@ -718,22 +718,21 @@ func (x *JoinResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// ClusterInfo is what a cluster says of itself.
+// ClusterInfo is what a cluster announces about itself.
 type ClusterInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A name for people, a DNS label; it need not be unique and proves nothing.
+	// A human-readable name, a DNS label. It need not be unique and proves nothing.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where its peer API can be dialled, as host:port, best first. Empty when it
-	// cannot be dialled and dials itself.
+	// The endpoints of its peer API, as host:port, best first. Empty if it cannot be dialled and
+	// dials its peers itself.
 	Endpoints []string `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// The trust bundle: root certificates, X.509 DER, concatenated.
 	Bundle []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// The public key behind the cluster ID, SubjectPublicKeyInfo in DER. Unset
-	// while the bundle still has the root of that key.
+	// The public key whose SHA-256 is the cluster ID, SubjectPublicKeyInfo in DER. Unset while
+	// the bundle still contains the root of that key.
 	IdentityKey []byte `protobuf:"bytes,4,opt,name=identity_key,json=identityKey,proto3" json:"identity_key,omitempty"`
-	// How the newest root's key follows from the identity key: certificates, X.509
-	// DER, each for the next key and signed by the one before. Empty while there
-	// was no rollover.
+	// The chain from the identity key to the newest root's key: certificates, X.509 DER, each
+	// for the next key and signed by the previous one. Empty before the first rollover.
 	Succession    [][]byte `protobuf:"bytes,5,rep,name=succession,proto3" json:"succession,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -32,87 +32,86 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// TrustService makes two clusters trust each other. It is the one service that
-// answers a cluster which is not trusted yet.
+// TrustService establishes trust between two clusters. It is the only service that accepts
+// calls of a cluster that is not trusted yet.
 //
-// The channel is TLS 1.3. The caller pins the server's root key to the cluster
-// ID in its token, and presents a certificate chain of its own: the server
-// learns from the handshake that the caller holds the key behind its cluster
-// ID, which is the SHA-256 of that key. Nothing in a message can claim an ID.
+// The channel is TLS 1.3. The caller pins the server's root key to the cluster ID in its
+// token, and presents its own certificate chain: from the handshake the server learns that the
+// caller holds the key whose SHA-256 is the caller's cluster ID. No message can claim an ID.
 type TrustServiceClient interface {
-	// Join redeems a one-time token and exchanges trust, for both directions.
-	// A token is redeemed once: of several callers exactly one succeeds.
-	// Repeating a join that succeeded, from the same cluster with the same token,
-	// succeeds again, so that a lost answer locks nobody out.
+	// Join redeems a one-time token and establishes trust in both directions. A token is
+	// redeemed once: of several callers exactly one succeeds. Repeating a join that succeeded,
+	// from the same cluster with the same token, succeeds again, so that a lost response does
+	// not lock the caller out.
 	//
-	// Errors: UNAUTHENTICATED TOKEN_INVALID (unknown, wrong secret, used by
-	// another cluster, or expired: the reason's metadata says which only where
-	// the secret was right), FAILED_PRECONDITION PEER_IS_SELF.
+	// Errors: UNAUTHENTICATED TOKEN_INVALID (unknown, wrong secret, used by another cluster, or
+	// expired: the reason's metadata says which, but only if the secret was correct),
+	// FAILED_PRECONDITION PEER_IS_SELF.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Introduce presents the caller's cluster and learns who answers. It makes no
-	// trust: that needs an administrator of each side, who names the other
-	// cluster's ID or compares a short code with the other one.
+	// Introduce presents the caller's cluster to the callee and returns the callee's. It does
+	// not establish trust: for that, an administrator of each side names the other cluster's ID
+	// or compares a short code with the other administrator.
 	//
-	// The code is a short authentication string over both identities and a random
-	// number of each side. The caller commits to its number first, so that nobody
-	// between the two can look for numbers that make two codes equal.
+	// The code is a short authentication string over both identities and one random number from
+	// each side. The caller commits to its number first, so that an attacker between the two
+	// cannot search for numbers that make two codes equal.
 	//
-	// Introducing again replaces what the same cluster said before.
+	// Introducing a cluster again replaces its earlier introduction.
 	//
-	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
-	// administrator said no) or TRUST_FORGOTTEN (an administrator forgot the caller,
-	// whose request does not say that it is requested), RESOURCE_EXHAUSTED
-	// INTRODUCTIONS_PENDING (as many clusters wait for approval as may, or this one came
-	// too often).
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an administrator
+	// denied the caller) or TRUST_FORGOTTEN (an administrator forgot the caller, and the request
+	// does not set requested), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (the limit of clusters
+	// that wait for approval is reached, or this cluster introduced itself too often).
 	Introduce(ctx context.Context, in *IntroduceRequest, opts ...grpc.CallOption) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//
-	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
-	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
-	// (an administrator forgot the caller meanwhile).
+	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (the caller has no introduction, or it
+	// expired), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN (an
+	// administrator forgot the caller in the meantime).
 	Reveal(ctx context.Context, in *RevealRequest, opts ...grpc.CallOption) (*RevealResponse, error)
-	// Prove begins to show that the caller holds the secret of a group, and has the callee
-	// show that it does. Then, by Confirm, each trusts the other. The secret is never sent.
+	// Prove starts a proof that both caller and callee hold the secret of a group. Once Confirm
+	// completes it, each trusts the other. The secret is never sent.
 	//
-	// The two make a run of CPace (draft-irtf-cfrg-cpace-21), with the cipher suite
-	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the
-	// initiator. PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI
-	// is lv_cat of "entente group 1", the group, the caller's cluster ID and the callee's.
-	// sid is 32 bytes of exported keying material (RFC 8446, section 7.5) of the TLS
-	// connection, with the label "EXPERIMENTAL entente channel" and no context, so that
-	// the run is of this connection and its two ends. ADa and ADb are empty: what else the
-	// messages say is proven by that connection.
+	// The two perform a run of CPace (draft-irtf-cfrg-cpace-21) with the cipher suite
+	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the initiator.
+	// PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI is lv_cat of
+	// "entente group 1", the group, the caller's cluster ID and the callee's. sid is 32 bytes of
+	// exported keying material (RFC 8446, section 7.5) of the TLS connection, with the label
+	// "EXPERIMENTAL entente channel" and no context, which binds the run to this connection and
+	// its two ends. ADa and ADb are empty: the connection authenticates the rest of the
+	// messages.
 	//
-	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over
-	// lv_cat of whose it is, "initiator" or "responder", and transcript_ir. Who guesses has
-	// one guess for each run; runs that end without a right confirmation are limited, by
-	// address, by cluster and in all.
+	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over lv_cat
+	// of the role of the sender, "initiator" or "responder", and transcript_ir. An attacker has
+	// one guess per run; runs that end without a correct confirmation are limited by address, by
+	// cluster and in total.
 	//
-	// Calling again replaces the run before, which counts as failed. A run lapses after
+	// Calling it again replaces the previous run, which counts as failed. A run expires after
 	// half a minute.
 	//
-	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the
-	// callee names that group), PERMISSION_DENIED TRUST_DENIED (an administrator said no)
-	// or TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT
-	// REQUEST_INVALID (among others where the share is none), RESOURCE_EXHAUSTED
-	// RATE_LIMITED (too many runs failed or are not over).
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the callee
+	// names that group), PERMISSION_DENIED TRUST_DENIED (an administrator denied the caller) or
+	// TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT REQUEST_INVALID
+	// (among others if the share is malformed), RESOURCE_EXHAUSTED RATE_LIMITED (too many runs
+	// failed or are in progress).
 	Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveResponse, error)
-	// Confirm ends a run that Prove began, over the same connection. There is one try. When
-	// it succeeds the callee trusts the caller, and the caller may trust the callee.
+	// Confirm completes a run that Prove started, over the same connection. Only one attempt is
+	// possible. If it succeeds, the callee trusts the caller, and the caller may trust the
+	// callee.
 	//
-	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (there is no run of the caller over this
-	// connection, or it lapsed), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ,
-	// or somebody is in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an
-	// administrator denied or forgot the caller meanwhile).
+	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (the caller has no run over this connection, or
+	// it expired), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ, or an attacker is
+	// in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an administrator denied or
+	// forgot the caller in the meantime).
 	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
-	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
-	// are those of the same cluster ID, directly or by signed succession, and never
-	// fewer successions than it holds. Only for peers.
+	// UpdateBundle sends the caller's new roots to a peer. The peer accepts them if they belong
+	// to the same cluster ID, directly or by signed succession, and contain at least as many
+	// successions as it has stored. Only for peers.
 	//
 	// Errors: INVALID_ARGUMENT BUNDLE_INVALID.
 	UpdateBundle(ctx context.Context, in *UpdateBundleRequest, opts ...grpc.CallOption) (*UpdateBundleResponse, error)
-	// Revoke says that the caller trusts this cluster no longer. It is a courtesy:
-	// the caller hangs up in any case. Only for peers.
+	// Revoke notifies the callee that the caller no longer trusts it. It is a courtesy: the
+	// caller disconnects in any case. Only for peers.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 }
 
@@ -198,87 +197,86 @@ func (c *trustServiceClient) Revoke(ctx context.Context, in *RevokeRequest, opts
 // All implementations must embed UnimplementedTrustServiceServer
 // for forward compatibility.
 //
-// TrustService makes two clusters trust each other. It is the one service that
-// answers a cluster which is not trusted yet.
+// TrustService establishes trust between two clusters. It is the only service that accepts
+// calls of a cluster that is not trusted yet.
 //
-// The channel is TLS 1.3. The caller pins the server's root key to the cluster
-// ID in its token, and presents a certificate chain of its own: the server
-// learns from the handshake that the caller holds the key behind its cluster
-// ID, which is the SHA-256 of that key. Nothing in a message can claim an ID.
+// The channel is TLS 1.3. The caller pins the server's root key to the cluster ID in its
+// token, and presents its own certificate chain: from the handshake the server learns that the
+// caller holds the key whose SHA-256 is the caller's cluster ID. No message can claim an ID.
 type TrustServiceServer interface {
-	// Join redeems a one-time token and exchanges trust, for both directions.
-	// A token is redeemed once: of several callers exactly one succeeds.
-	// Repeating a join that succeeded, from the same cluster with the same token,
-	// succeeds again, so that a lost answer locks nobody out.
+	// Join redeems a one-time token and establishes trust in both directions. A token is
+	// redeemed once: of several callers exactly one succeeds. Repeating a join that succeeded,
+	// from the same cluster with the same token, succeeds again, so that a lost response does
+	// not lock the caller out.
 	//
-	// Errors: UNAUTHENTICATED TOKEN_INVALID (unknown, wrong secret, used by
-	// another cluster, or expired: the reason's metadata says which only where
-	// the secret was right), FAILED_PRECONDITION PEER_IS_SELF.
+	// Errors: UNAUTHENTICATED TOKEN_INVALID (unknown, wrong secret, used by another cluster, or
+	// expired: the reason's metadata says which, but only if the secret was correct),
+	// FAILED_PRECONDITION PEER_IS_SELF.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Introduce presents the caller's cluster and learns who answers. It makes no
-	// trust: that needs an administrator of each side, who names the other
-	// cluster's ID or compares a short code with the other one.
+	// Introduce presents the caller's cluster to the callee and returns the callee's. It does
+	// not establish trust: for that, an administrator of each side names the other cluster's ID
+	// or compares a short code with the other administrator.
 	//
-	// The code is a short authentication string over both identities and a random
-	// number of each side. The caller commits to its number first, so that nobody
-	// between the two can look for numbers that make two codes equal.
+	// The code is a short authentication string over both identities and one random number from
+	// each side. The caller commits to its number first, so that an attacker between the two
+	// cannot search for numbers that make two codes equal.
 	//
-	// Introducing again replaces what the same cluster said before.
+	// Introducing a cluster again replaces its earlier introduction.
 	//
-	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
-	// administrator said no) or TRUST_FORGOTTEN (an administrator forgot the caller,
-	// whose request does not say that it is requested), RESOURCE_EXHAUSTED
-	// INTRODUCTIONS_PENDING (as many clusters wait for approval as may, or this one came
-	// too often).
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an administrator
+	// denied the caller) or TRUST_FORGOTTEN (an administrator forgot the caller, and the request
+	// does not set requested), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (the limit of clusters
+	// that wait for approval is reached, or this cluster introduced itself too often).
 	Introduce(context.Context, *IntroduceRequest) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//
-	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
-	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
-	// (an administrator forgot the caller meanwhile).
+	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (the caller has no introduction, or it
+	// expired), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN (an
+	// administrator forgot the caller in the meantime).
 	Reveal(context.Context, *RevealRequest) (*RevealResponse, error)
-	// Prove begins to show that the caller holds the secret of a group, and has the callee
-	// show that it does. Then, by Confirm, each trusts the other. The secret is never sent.
+	// Prove starts a proof that both caller and callee hold the secret of a group. Once Confirm
+	// completes it, each trusts the other. The secret is never sent.
 	//
-	// The two make a run of CPace (draft-irtf-cfrg-cpace-21), with the cipher suite
-	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the
-	// initiator. PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI
-	// is lv_cat of "entente group 1", the group, the caller's cluster ID and the callee's.
-	// sid is 32 bytes of exported keying material (RFC 8446, section 7.5) of the TLS
-	// connection, with the label "EXPERIMENTAL entente channel" and no context, so that
-	// the run is of this connection and its two ends. ADa and ADb are empty: what else the
-	// messages say is proven by that connection.
+	// The two perform a run of CPace (draft-irtf-cfrg-cpace-21) with the cipher suite
+	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the initiator.
+	// PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI is lv_cat of
+	// "entente group 1", the group, the caller's cluster ID and the callee's. sid is 32 bytes of
+	// exported keying material (RFC 8446, section 7.5) of the TLS connection, with the label
+	// "EXPERIMENTAL entente channel" and no context, which binds the run to this connection and
+	// its two ends. ADa and ADb are empty: the connection authenticates the rest of the
+	// messages.
 	//
-	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over
-	// lv_cat of whose it is, "initiator" or "responder", and transcript_ir. Who guesses has
-	// one guess for each run; runs that end without a right confirmation are limited, by
-	// address, by cluster and in all.
+	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over lv_cat
+	// of the role of the sender, "initiator" or "responder", and transcript_ir. An attacker has
+	// one guess per run; runs that end without a correct confirmation are limited by address, by
+	// cluster and in total.
 	//
-	// Calling again replaces the run before, which counts as failed. A run lapses after
+	// Calling it again replaces the previous run, which counts as failed. A run expires after
 	// half a minute.
 	//
-	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the
-	// callee names that group), PERMISSION_DENIED TRUST_DENIED (an administrator said no)
-	// or TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT
-	// REQUEST_INVALID (among others where the share is none), RESOURCE_EXHAUSTED
-	// RATE_LIMITED (too many runs failed or are not over).
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the callee
+	// names that group), PERMISSION_DENIED TRUST_DENIED (an administrator denied the caller) or
+	// TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT REQUEST_INVALID
+	// (among others if the share is malformed), RESOURCE_EXHAUSTED RATE_LIMITED (too many runs
+	// failed or are in progress).
 	Prove(context.Context, *ProveRequest) (*ProveResponse, error)
-	// Confirm ends a run that Prove began, over the same connection. There is one try. When
-	// it succeeds the callee trusts the caller, and the caller may trust the callee.
+	// Confirm completes a run that Prove started, over the same connection. Only one attempt is
+	// possible. If it succeeds, the callee trusts the caller, and the caller may trust the
+	// callee.
 	//
-	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (there is no run of the caller over this
-	// connection, or it lapsed), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ,
-	// or somebody is in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an
-	// administrator denied or forgot the caller meanwhile).
+	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (the caller has no run over this connection, or
+	// it expired), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ, or an attacker is
+	// in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an administrator denied or
+	// forgot the caller in the meantime).
 	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
-	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
-	// are those of the same cluster ID, directly or by signed succession, and never
-	// fewer successions than it holds. Only for peers.
+	// UpdateBundle sends the caller's new roots to a peer. The peer accepts them if they belong
+	// to the same cluster ID, directly or by signed succession, and contain at least as many
+	// successions as it has stored. Only for peers.
 	//
 	// Errors: INVALID_ARGUMENT BUNDLE_INVALID.
 	UpdateBundle(context.Context, *UpdateBundleRequest) (*UpdateBundleResponse, error)
-	// Revoke says that the caller trusts this cluster no longer. It is a courtesy:
-	// the caller hangs up in any case. Only for peers.
+	// Revoke notifies the callee that the caller no longer trusts it. It is a courtesy: the
+	// caller disconnects in any case. Only for peers.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	mustEmbedUnimplementedTrustServiceServer()
 }
