@@ -315,7 +315,7 @@ func TestPodsAreNotDeletedBeforeTheCacheIsSynced(t *testing.T) {
 	})
 }
 
-func TestAbsenceFromTheCacheIsNoEvidence(t *testing.T) {
+func TestAbsenceFromTheCacheDoesNotProveAnEnd(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		if err := h.node.pods.GetStore().Delete(h.pod("web")); err != nil {

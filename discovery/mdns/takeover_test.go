@@ -95,7 +95,7 @@ func TestTheSameClusterIsNotRenamedWhenLinksMeet(t *testing.T) {
 }
 
 // The same cluster with the same records does not conflict: nodes change without a gap.
-func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
+func TestTheSameClusterWithTheSameRecordsDoesNotConflict(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	n.delay = 1 // packets arrive in order

@@ -250,7 +250,7 @@ func (r *trafficReader) tls(f flow, segment []byte) {
 	t.rest = append(t.rest, payload...)
 	for len(t.rest) >= tlsHeader {
 		if !isRecord(t.rest) {
-			r.other("%s: bytes that are no TLS record: % x", f, t.rest[:tlsHeader])
+			r.other("%s: bytes that are not a TLS record: % x", f, t.rest[:tlsHeader])
 			*t = tlsFlow{}
 			return
 		}

@@ -66,7 +66,7 @@ func TestReadTrafficFindsPlaintext(t *testing.T) {
 			frames: [][]byte{frame(protocolUDP, 51820, 51820, 0, 0, wireguard)},
 			want:   Traffic{WireGuard: 1},
 		},
-		"UDP on the port that is no WireGuard is another": {
+		"UDP on the port that is not WireGuard is another": {
 			frames: [][]byte{frame(protocolUDP, 51820, 51820, 0, 0, []byte(strings.Repeat("GET / HTTP", 5)))},
 			want:   Traffic{Others: 1}, other: "protocol 17",
 		},

@@ -26,7 +26,7 @@ func readCertificate(t *testing.T, file string) *x509.Certificate {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
-		t.Fatalf("%s is no PEM", file)
+		t.Fatalf("%s is not PEM", file)
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestWorkersGetNoKeysOfTheControlPlane(t *testing.T) {
 	for _, f := range []string{nodeConfig + "/kubelet.json", nodeConfig + "/kube-proxy.json", "/etc/cni/net.d/10-lab.conflist", nodeSpecFile} {
 		b, err := os.ReadFile(filepath.Join(root, f))
 		if err != nil || !json.Valid(b) {
-			t.Errorf("%s is no JSON: %v", f, err)
+			t.Errorf("%s is not JSON: %v", f, err)
 		}
 	}
 	var names []string

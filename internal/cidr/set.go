@@ -127,7 +127,7 @@ func (s Set) from(a netip.Addr) int {
 // Cover says whether a holds all addresses of b.
 func Cover(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
 
-// Halves returns the two halves of a prefix that is no single address.
+// Halves returns the two halves of a prefix of more than one address.
 func Halves(p netip.Prefix) (lower, upper netip.Prefix) {
 	at := p.Addr().AsSlice()
 	at[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)

@@ -29,7 +29,7 @@ func checkSet(t *testing.T, s Set) {
 	t.Helper()
 	for i, p := range s {
 		if p != p.Masked() || i > 0 && (s[i-1].Compare(p) >= 0 || s[i-1].Overlaps(p)) {
-			t.Fatalf("%v is no set", s)
+			t.Fatalf("%v is not a set", s)
 		}
 	}
 }

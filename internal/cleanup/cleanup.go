@@ -371,7 +371,7 @@ func (w *cleanup) force(ctx context.Context) error {
 }
 
 // namespace removes one that was created for a consumer. One with volumes stays, and that is printed: they may have
-// all data of the consumer, and this is no order to delete that.
+// all data of the consumer, and nobody asked to delete that.
 func (w *cleanup) namespace(ctx context.Context, o client.Object) error {
 	claims, err := w.list(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(o.GetName()))
 	if err != nil {

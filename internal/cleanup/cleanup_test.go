@@ -198,7 +198,7 @@ func TestNamespacesWithVolumesStay(t *testing.T) {
 		t.Errorf("it has the labels %v, %v", full.Labels, err)
 	}
 	if left, err := w.left(t.Context()); err != nil || len(left) > 0 {
-		t.Errorf("left are %q, %v: what is kept is no remainder", left, err)
+		t.Errorf("left are %q, %v: namespaces that are kept do not count", left, err)
 	}
 }
 

@@ -161,7 +161,7 @@ func TestVerifyPeer(t *testing.T) {
 			c.URIs = append(c.URIs, uri(t, i.ID().TrustDomainURI()+"/admin"))
 		}), i.Root()}, trusting(t, i), "more than one URI SAN", false},
 		{"another path", []*x509.Certificate{leafWith(i, func(c *x509.Certificate) { c.URIs = []*url.URL{uri(t, i.ID().TrustDomainURI()+"/admin")} }), i.Root()}, trusting(t, i), "not the SPIFFE ID of an agent", false},
-		{"a URI that is no SPIFFE ID", []*x509.Certificate{leafWith(i, func(c *x509.Certificate) { c.URIs = []*url.URL{uri(t, "https://example.org")} }), i.Root()}, trusting(t, i), "scheme", false},
+		{"a URI that is not a SPIFFE ID", []*x509.Certificate{leafWith(i, func(c *x509.Certificate) { c.URIs = []*url.URL{uri(t, "https://example.org")} }), i.Root()}, trusting(t, i), "scheme", false},
 		{"a trusted peer's ID signed by another trusted peer", []*x509.Certificate{leafWith(other, keep), other.Root()}, trusting(t, i, other), "unknown authority", false},
 		{"a stranger's ID signed by another", []*x509.Certificate{leafWith(other, keep), other.Root()}, nil, "key belongs to cluster " + string(other.ID()), false},
 		{"a stranger's chain with a root that did not sign", []*x509.Certificate{leafWith(other, keep), i.Root()}, nil, "unknown authority", false},

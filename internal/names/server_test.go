@@ -112,7 +112,7 @@ func TestServerAnswersByConsumer(t *testing.T) {
 	}
 }
 
-func TestServerRefusesAddressesThatAreNoConsumersPod(t *testing.T) {
+func TestServerRefusesAddressesOfNoConsumersPod(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	in, err := r.ask(t, "udp", "127.0.0.3", "web.shop.svc.cluster.local.", dns.TypeA, nil)

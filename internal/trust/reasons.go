@@ -43,7 +43,7 @@ func TrustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 const ForgottenByPeer = "an administrator there forgot this cluster, or a policy there that peered with it automatically ended. A policy there may peer with it again, which takes nothing here; else, to be trusted again, redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; or forget the peer here too with `entente unpeer PEER --forget`"
 
 // ReportedForgotten reports whether the peer sent that an administrator there forgot this
-// cluster, and no introduction succeeded since. Then the old trust is no reason to introduce this
+// cluster, and no introduction succeeded since. Then the old trust is not a reason to introduce this
 // cluster again.
 func ReportedForgotten(fc *v1alpha1.ForeignCluster) bool {
 	c := TrustedOf(fc)

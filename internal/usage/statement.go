@@ -188,7 +188,7 @@ func weights(uses ...peering.Usage) peering.PriceList {
 	if err != nil {
 		return peering.PriceList{}
 	}
-	// XXX is no currency (ISO 4217).
+	// XXX means no currency (ISO 4217).
 	p := peering.PriceList{Currency: "XXX", PerHour: map[string]peering.Decimal{}}
 	for _, u := range uses {
 		for name := range u {

@@ -33,7 +33,7 @@ func MoneyTo(m peering.Money) *ententev1.Money {
 	return &ententev1.Money{Currency: m.Currency, Amount: m.Amount.String()}
 }
 
-// MoneyFrom reads an amount of money. A missing one is no money.
+// MoneyFrom reads an amount of money. A missing amount means zero.
 func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 	if m == nil {
 		return peering.Money{}, nil

@@ -255,7 +255,7 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 		},
 		"no root":                           func(m *ententev1.ClusterInfo) { m.Bundle = nil },
 		"bytes that are not a certificate":  func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
-		"a name that is no DNS label":       func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
+		"a name that is not a DNS label":    func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
 		"an endpoint that cannot be dialed": func(m *ententev1.ClusterInfo) { m.Endpoints = []string{":0"} },
 	} {
 		t.Run(name, func(t *testing.T) {

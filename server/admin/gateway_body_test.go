@@ -68,7 +68,7 @@ func TestRESTErrorsNameWhatIsWrongWithARequest(t *testing.T) {
 		"a field twice":                       {"POST", peerings, `{"noNetwork":true,"noNetwork":true}`, "no_network", "duplicate"},
 		"a field twice by its two names":      {"POST", peerings, `{"noNetwork":true,"no_network":true}`, "no_network", "duplicate"},
 		"a malformed duration":                {"POST", tokens, `{"ttl":"an hour"}`, "ttl", "an hour"},
-		"a body that is no JSON":              {"POST", tokens, `ttl=60`, "body", "is not JSON"},
+		"a body that is not JSON":             {"POST", tokens, `ttl=60`, "body", "is not JSON"},
 		"a body that ends too early":          {"POST", tokens, `{"ttl":"60s"`, "body", "ends too early"},
 		"a body with something behind it":     {"POST", tokens, `{"ttl":"60s"}{}`, "body", "follows"},
 		"a body that is not an object":        {"POST", tokens, `[]`, "body", ""},
