@@ -60,7 +60,7 @@ func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
 		renewal  bool
 	}
 	for name, tc := range map[string]row{
-		"nothing yet":                               {none: true, want: courseAsk},
+		"there is no contract yet":                  {none: true, want: courseAsk},
 		"a contract as asked":                       {want: courseKeep, reason: "Contracted"},
 		"the spec changed":                          {request: changed, want: courseAmend},
 		"it nears its end":                          {later: 45 * time.Minute, want: courseRenew, renewal: true},
