@@ -92,7 +92,7 @@ func TestReadTrafficFindsPlaintext(t *testing.T) {
 				frame(protocolTCP, 40000, PeerNodePort, 99, tcpFlagSYN, nil),
 				frame(protocolTCP, 40000, PeerNodePort, 100, 0, []byte("GET / HTTP/1.1\r\n")),
 			},
-			want: Traffic{TLS: 2, Others: 1}, other: "no TLS record",
+			want: Traffic{TLS: 2, Others: 1}, other: "not a TLS record",
 		},
 		"a connection that never has a record is another": {
 			frames: [][]byte{frame(protocolTCP, 40000, PeerNodePort, 100, 0, []byte("GET / HTTP/1.1\r\n"))},
