@@ -333,7 +333,7 @@ func TestASessionGoesOnUntilOneSideEndsIt(t *testing.T) {
 		"the peer refuses it": {func(ententev1.PeeringService_SessionServer) error {
 			return wire.Status(&peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "no more"}).Err()
 		}, "no more"},
-		"the peer falls silent": {func(s ententev1.PeeringService_SessionServer) error { <-s.Context().Done(); return nil }, "said nothing"},
+		"the peer falls silent": {func(s ententev1.PeeringService_SessionServer) error { <-s.Context().Done(); return nil }, "sent nothing"},
 		"the peer sends an invalid state": {func(s ententev1.PeeringService_SessionServer) error {
 			err := s.Send(&ententev1.SessionResponse{State: &ententev1.PeerState{Sequence: 1, Endpoints: []string{"x"}}})
 			<-s.Context().Done()
@@ -349,7 +349,7 @@ func TestASessionGoesOnUntilOneSideEndsIt(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			interval := time.Minute
-			if tc.want == "said nothing" {
+			if tc.want == "sent nothing" {
 				interval = 100 * time.Millisecond
 			}
 			err := RunSession(ctx, serveProvider(t, &provider{session: tc.serve}), heartbeat.Config{
