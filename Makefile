@@ -127,11 +127,11 @@ unit: rigs waits beside ## Unit tests, with the race detector
 
 .PHONY: rigs
 rigs: $(BIN)/gotestsum | .build/times
-	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -skip '$(LONG)|$(WAITS)' -timeout 40m
+	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -count 1 -skip '$(LONG)|$(WAITS)' -timeout 40m
 
 .PHONY: waits
 waits: $(BIN)/gotestsum | .build/times
-	@$(GOTEST) --packages ./tunnel -- -run '$(WAITS)' -parallel 3 -timeout 40m
+	@$(GOTEST) --packages ./tunnel -- -count 1 -run '$(WAITS)' -parallel 3 -timeout 40m
 
 # Test binaries are linked without debug information, as linking takes a third of the time.
 # The linters run vet. More packages run at once than there are processors, since tests wait
