@@ -389,6 +389,7 @@ func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
 	if fc != nil && fc.Spec.TrustBundle != "" && store.PeerOfPolicy(fc) == "" {
 		return nil // an administrator's peer: there is nothing to add
 	}
+	i.MayCreate = func() error { return r.checkForgotten(ctx, i.ID) } // as of a moment ago it was known or wanted
 	name, err := store.Introduce(ctx, r.Direct, i)
 	if err != nil {
 		return err
@@ -396,6 +397,15 @@ func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
 	r.Log.Info("peered by policy", "peer", name, "id", i.ID, "policy", i.Policy, "by", i.By)
 	r.recordBoth(ctx, i.Policy, name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s by %s", i.Policy, name, i.By)
 	return nil
+}
+
+// checkForgotten fails with the reason CONFLICT if an administrator forgot a cluster.
+func (r *Automatic) checkForgotten(ctx context.Context, id peering.ClusterID) error {
+	forgot, err := r.Forgotten.ByPerson(ctx, id)
+	if err == nil && forgot {
+		err = peering.Errorf(peering.ReasonConflict, "an administrator of this cluster forgot cluster %s", id.Short())
+	}
+	return err
 }
 
 // stillWanted returns the ForeignCluster, if there is one, of the cluster on the other side of a call. It fails
@@ -414,12 +424,12 @@ func (r *Automatic) stillWanted(ctx context.Context, i store.Introduction) (*v1a
 	if err != nil {
 		return nil, err
 	}
-	switch forgot, err := r.Forgotten.ByPerson(ctx, i.ID); {
-	case err != nil:
-		return nil, err
-	case forgot && (fc == nil || store.Pending(fc)):
-		return nil, peering.Errorf(peering.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
-	case basis(i.By) != byFirstUse:
+	if fc == nil || store.Pending(fc) {
+		if err := r.checkForgotten(ctx, i.ID); err != nil {
+			return nil, err
+		}
+	}
+	if basis(i.By) != byFirstUse {
 		return fc, nil
 	}
 	// A cluster that is no longer found trusts this cluster by now, all the same.

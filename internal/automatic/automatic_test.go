@@ -1003,3 +1003,39 @@ func TestPlanUse(t *testing.T) {
 		}
 	}
 }
+
+// forgets is an API server where an administrator forgets a cluster right before it is looked up to be stored.
+type forgets struct {
+	client.Client
+	lists  int
+	forget func()
+}
+
+func (c *forgets) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := list.(*v1alpha1.ForeignClusterList); ok {
+		if c.lists++; c.lists == 2 {
+			c.forget()
+		}
+	}
+	return c.Client.List(ctx, list, opts...)
+}
+
+func TestClusterForgottenWhileItIsStoredIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t)
+	at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.ID)} }))
+	at.found(t)
+	at.Direct = &forgets{Client: at.Client, forget: func() {
+		err := errors.Join(at.Forgotten.Add(t.Context(), at.milan.ID), at.Client.DeleteAllOf(t.Context(), &v1alpha1.ForeignCluster{}))
+		if err != nil {
+			t.Error(err)
+		}
+	}}
+	err := at.admit(t.Context(), store.Introduction{ID: at.milan.ID, Info: at.milan.Info, Policy: "home", By: string(byClusterID)})
+	if peering.ReasonOf(err) != peering.ReasonConflict {
+		t.Errorf("it is stored: %v", err)
+	}
+	if left := peertest.PeersOf(t, at.Client); len(left) > 0 {
+		t.Errorf("it left %+v", left)
+	}
+}

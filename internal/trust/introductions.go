@@ -186,13 +186,13 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 	if err != nil {
 		return err
 	}
-	if err := r.remembered(ctx, id, i); err != nil {
+	if err := r.checkForgotten(ctx, id, i); err != nil {
 		return err
 	}
 	_, err = store.Introduce(ctx, r.Client, store.Introduction{
 		ID: id, Info: i.info, Code: introduce.Code(id, nonce, r.Self, i.nonce), Time: now,
 		// It may have been forgotten since the ForeignCluster was read.
-		MayCreate: func() error { return r.remembered(ctx, id, i) },
+		MayCreate: func() error { return r.checkForgotten(ctx, id, i) },
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,10 +204,10 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 	return nil
 }
 
-// remembered refuses an introduction of a cluster that was forgotten here since it began.
+// checkForgotten refuses an introduction of a cluster that was forgotten here since it began.
 // A cluster that an administrator forgot stays forgotten until an administrator here decides:
 // only the other side claims that an administrator asked, and a policy would trust it for that.
-func (r *Introductions) remembered(ctx context.Context, id peering.ClusterID, i *introduction) error {
+func (r *Introductions) checkForgotten(ctx context.Context, id peering.ClusterID, i *introduction) error {
 	at, forgot, err := r.Forgotten.Since(ctx, id)
 	person, err2 := r.Forgotten.ByPerson(ctx, id)
 	switch {
