@@ -104,7 +104,7 @@ func ExampleAdmin_peer() {
 		fmt.Println(client.Explain(err))
 		return
 	}
-	hourly := offer.GetAdvertisement().GetHourly()
+	hourly := offer.GetAdvertisement().GetHourlyPrice()
 	fmt.Println(offer.GetProvider(), "would take", hourly.GetCurrency(), hourly.GetAmount(), "an hour")
 
 	ask.ValidateOnly = false

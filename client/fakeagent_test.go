@@ -184,7 +184,7 @@ func (f *fakeAgent) CreatePeering(_ context.Context, r *ententev1.CreatePeeringR
 	}
 	if r.GetValidateOnly() {
 		return &ententev1.CreatePeeringResponse{PeeringRequest: name, Provider: provider, Advertisement: &ententev1.Advertisement{
-			Resources: r.GetResources(), Hourly: &ententev1.Money{Currency: "EUR", Amount: "0.08"},
+			Resources: r.GetResources(), HourlyPrice: &ententev1.Money{Currency: "EUR", Amount: "0.08"},
 		}}, nil
 	}
 	if f.peerings[name] != nil {

@@ -65,8 +65,8 @@ type Mirror struct {
 
 	mu    sync.Mutex
 	state *mirrorState
-	// question is the number of the question to answer, on the current stream, 0 if there is none.
-	question uint64
+	// ping is the number of the ping to answer, on the current stream, 0 if there is none.
+	ping uint64
 	// wake notifies Run that there may be something to do.
 	wake chan struct{}
 
@@ -198,7 +198,7 @@ func (m *Mirror) session(parent context.Context) (synced bool, err error) {
 	}
 	m.mu.Lock()
 	m.state.connect()
-	m.question = 0
+	m.ping = 0
 	m.mu.Unlock()
 
 	limit := time.AfterFunc(mirrorSyncTimeout, func() { cancel(errors.New("the provider did not list what it holds in time")) })
@@ -238,8 +238,8 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 			return fmt.Errorf("receive what the provider holds: %w", err)
 		}
 		switch x := msg.GetMessage().(type) {
-		case *ententev1.SyncResponse_Held_:
-			held, err := wire.HeldFrom(x.Held)
+		case *ententev1.SyncResponse_Existing_:
+			held, err := wire.HeldFrom(x.Existing)
 			if laterKind(err) {
 				continue // a later version of this cluster's agent sent it
 			}
@@ -320,9 +320,9 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 		if known {
 			m.call(func(h MirrorHandler) { h.PodEvent(event) })
 		}
-	case *ententev1.SyncResponse_Question_:
+	case *ententev1.SyncResponse_Ping_:
 		m.mu.Lock()
-		m.question = x.Question.GetNumber()
+		m.ping = x.Ping.GetNumber()
 		m.mu.Unlock()
 		m.poke()
 	}
@@ -349,15 +349,15 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 			return fmt.Errorf("the provider did not answer within %s", mirrorAckTimeout)
 		}
 		steps, wake := m.state.plan(now)
-		refused, question := m.state.takeUnreported(), m.question
-		m.question = 0
+		refused, ping := m.state.takeUnreported(), m.ping
+		m.ping = 0
 		m.mu.Unlock()
 		for _, ack := range refused {
 			m.call(func(h MirrorHandler) { h.Ack(ack) })
 		}
 		err := m.take(stream, steps, asks)
 		if err == nil {
-			err = m.answer(stream, question)
+			err = m.answer(stream, ping)
 		}
 		if errors.Is(err, io.EOF) {
 			// The stream ended. Recv returns why, which ends the session.
@@ -376,15 +376,15 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 	}
 }
 
-// answer answers a question of the provider, after the changes that were due before.
-func (m *Mirror) answer(stream ententev1.OffloadService_SyncClient, question uint64) error {
-	if question == 0 {
+// answer answers a ping of the provider, after the changes that were due before.
+func (m *Mirror) answer(stream ententev1.OffloadService_SyncClient, ping uint64) error {
+	if ping == 0 {
 		return nil
 	}
 	if m.cfg.Asked != nil {
 		m.cfg.Asked()
 	}
-	if err := stream.Send(wire.AnswerTo(question)); err != nil {
+	if err := stream.Send(wire.PongTo(ping)); err != nil {
 		return fmt.Errorf("answer the provider: %w", err)
 	}
 	return nil

@@ -269,7 +269,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 	}{
 		"an offer and another":       {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), wire.OfferTo(cpu(3), nil)}, []string{"4", "3"}, "ended it"},
 		"nonsense after the first":   {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), {Offer: &ententev1.Offer{Price: &ententev1.PriceList{Currency: "x", PerHour: map[string]string{"cpu": "1"}}}}}, []string{"4"}, "offer.price"},
-		"a message without an offer": {[]*ententev1.WatchOfferResponse{{SameServices: true}}, nil, "offer"},
+		"a message without an offer": {[]*ententev1.WatchOfferResponse{{ServicesUnchanged: true}}, nil, "offer"},
 		"nothing at all":             {nil, nil, "ended it"},
 	} {
 		t.Run(name, func(t *testing.T) {

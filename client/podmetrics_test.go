@@ -41,17 +41,17 @@ func TestPodMetricsOfAProviderThatMayBeHostile(t *testing.T) {
 	}
 	endless := make([]*ententev1.PodMetricsResponse, wire.MaxMetricsMessages+1)
 	for i := range endless {
-		endless[i] = &ententev1.PodMetricsResponse{AnswerTime: now}
+		endless[i] = &ententev1.PodMetricsResponse{SendTime: now}
 	}
 	for name, test := range map[string]struct {
 		says []*ententev1.PodMetricsResponse
 		pods int
 		want peering.Reason
 	}{
-		"two messages":                 {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}, {Pods: []*ententev1.PodMetricsResponse_Pod{pod("b")}}}, 2, ""},
+		"two messages":                 {[]*ententev1.PodMetricsResponse{{SendTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}, {Pods: []*ententev1.PodMetricsResponse_Pod{pod("b")}}}, 2, ""},
 		"nothing":                      {nil, 0, peering.ReasonResponseInvalid},
 		"no time":                      {[]*ententev1.PodMetricsResponse{{Pods: []*ententev1.PodMetricsResponse_Pod{pod("a")}}}, 0, peering.ReasonResponseInvalid},
-		"one pod makes no sense":       {[]*ententev1.PodMetricsResponse{{AnswerTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a"), {}}}}, 0, peering.ReasonResponseInvalid},
+		"one pod makes no sense":       {[]*ententev1.PodMetricsResponse{{SendTime: now, Pods: []*ententev1.PodMetricsResponse_Pod{pod("a"), {}}}}, 0, peering.ReasonResponseInvalid},
 		"more messages than the limit": {endless, 0, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {

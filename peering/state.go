@@ -12,7 +12,7 @@ type PeerState struct {
 	// Sequence grows with each message of a stream.
 	Sequence uint64
 	// SentAt is when it was sent, by the sender's clock.
-	SentAt time.Time
+	SendTime time.Time
 	// Protocol is the newest protocol revision that the sender speaks.
 	Protocol uint32
 	// Capabilities are what it can do beyond that.
@@ -30,8 +30,8 @@ type PeerState struct {
 	BundleHash Hash
 	// Offering is whether the sender offers the receiver anything by WatchOffer.
 	Offering Offering
-	// Patience is for how long the sender waits for the receiver's next state; 0 means unset.
-	Patience time.Duration
+	// HeartbeatTimeout is for how long the sender waits for the receiver's next state; 0 means unset.
+	HeartbeatTimeout time.Duration
 }
 
 // Offering is whether a cluster offers another anything.
@@ -70,8 +70,8 @@ type Network struct {
 	// Through are the clusters that the sender agrees to reach, and to be reached by, through the
 	// receiver.
 	Through []ClusterID
-	// PresharedHalf is the sender's half of the preshared key; zero means unset.
-	PresharedHalf PresharedHalf
+	// PresharedKeyShare is the sender's share of the preshared key; zero means unset.
+	PresharedKeyShare PresharedKeyShare
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
 	Rotation *KeyRotation
 	// Observations are the endpoints at which the sender observes gateways of the receiver.
@@ -83,30 +83,30 @@ type Network struct {
 
 // KeyRotation is one side's state of the preshared keys of a tunnel, which are numbered.
 type KeyRotation struct {
-	// Number is the number of the key in use, of which Network.PresharedHalf is a half.
+	// Number is the number of the key in use, of which Network.PresharedKeyShare is a share.
 	Number uint64
-	// NextHalf is the sender's half of the key with the next number; zero means unset.
-	NextHalf PresharedHalf
-	// Held is the number of the newest key that all gateways of the sender have, and Used the
-	// lowest number of a key that one of them uses.
-	Held, Used uint64
+	// NextKeyShare is the sender's share of the key with the next number; zero means unset.
+	NextKeyShare PresharedKeyShare
+	// NewestInstalled is the number of the newest key that all gateways of the sender have, and
+	// OldestInUse the lowest number of a key that one of them uses.
+	NewestInstalled, OldestInUse uint64
 }
 
-// PresharedHalf is one side's half of a tunnel's preshared key. It does not show
+// PresharedKeyShare is one side's share of a tunnel's preshared key. It does not show
 // itself in logs.
-type PresharedHalf [32]byte
+type PresharedKeyShare [32]byte
 
 // String hides the bytes.
-func (PresharedHalf) String() string { return "(hidden)" }
+func (PresharedKeyShare) String() string { return "(hidden)" }
 
 // GoString hides the bytes.
-func (PresharedHalf) GoString() string { return "(hidden)" }
+func (PresharedKeyShare) GoString() string { return "(hidden)" }
 
 // LogValue hides the bytes.
-func (PresharedHalf) LogValue() slog.Value { return slog.StringValue("(hidden)") }
+func (PresharedKeyShare) LogValue() slog.Value { return slog.StringValue("(hidden)") }
 
-// IsZero reports whether the half is unset.
-func (h PresharedHalf) IsZero() bool { return h == PresharedHalf{} }
+// IsZero reports whether the share is unset.
+func (h PresharedKeyShare) IsZero() bool { return h == PresharedKeyShare{} }
 
 // Gateway is a node with WireGuard tunnels to other clusters.
 type Gateway struct {

@@ -183,10 +183,10 @@ func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 		return stream, m, err
 	}
 	stream, m, err := ask(p.caller, "c-1", names)
-	if err != nil || len(m.GetSet()) != 1 || !m.GetComplete() {
+	if err != nil || len(m.GetUpdatedEndpoints()) != 1 || !m.GetComplete() {
 		t.Fatalf("received %v, %v", m, err)
 	}
-	if m, err = stream.Recv(); err != nil || m.GetRefusal() != "no" || m.GetState() != nil || len(m.GetSet()) > 0 {
+	if m, err = stream.Recv(); err != nil || m.GetRefusal() != "no" || m.GetState() != nil || len(m.GetUpdatedEndpoints()) > 0 {
 		t.Errorf("of what is not exported it receives %v, %v", m, err)
 	}
 	for what, test := range map[string]struct {

@@ -63,7 +63,7 @@ type OffloadMetrics interface {
 
 // OffloadFences probes consumers that agreed on a fence. Its methods do not block.
 type OffloadFences interface {
-	// Ask returns the number of a question to the consumer of a contract, which is then sent at
+	// Ask returns the number of a ping for the consumer of a contract, which is then sent at
 	// once; false if the contract has no fence.
 	Ask(contract string) (number uint64, ok bool)
 	// Answered records its answer.

@@ -205,7 +205,7 @@ func (r *syncRun) ask(ctx context.Context) error {
 		return nil
 	}
 	if number, ok := r.cfg.Fences.Ask(r.contract); ok {
-		return r.out.put(ctx, wire.QuestionTo(number))
+		return r.out.put(ctx, wire.PingTo(number))
 	}
 	return nil
 }
@@ -252,9 +252,9 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		task.do = func(ctx context.Context) error {
 			return r.cfg.Objects.Delete(ctx, r.contract, ref, grace)
 		}
-	case *ententev1.SyncRequest_Answer_:
+	case *ententev1.SyncRequest_Pong_:
 		if r.cfg.Fences != nil {
-			r.cfg.Fences.Answered(r.contract, x.Answer.GetNumber())
+			r.cfg.Fences.Answered(r.contract, x.Pong.GetNumber())
 		}
 		return nil
 	case nil:

@@ -565,7 +565,7 @@ func TestASilentSessionEnds(t *testing.T) {
 // Keepalives of its session show whether a caller is there; on other connections only the states
 // do.
 func TestOnlySessionsHaveALongerHeartbeatTimeout(t *testing.T) {
-	for session, want := range map[uint64]time.Duration{0: 0, 7: heartbeat.SessionPatience} {
+	for session, want := range map[uint64]time.Duration{0: 0, 7: heartbeat.SessionTimeout} {
 		p := newPeerTest(t, func(c *PeerConfig) {
 			creds, _ := c.Credentials.(peerCreds)
 			creds.session = session
@@ -580,7 +580,7 @@ func TestOnlySessionsHaveALongerHeartbeatTimeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := m.GetState().GetPatience().AsDuration(); got != want {
+		if got := m.GetState().GetHeartbeatTimeout().AsDuration(); got != want {
 			t.Errorf("session %d: patience %s, want %s", session, got, want)
 		}
 	}

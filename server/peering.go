@@ -164,7 +164,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	info, _ := identity.PeerFromContext(ctx)
 	var patience time.Duration
 	if info.Session != 0 {
-		patience = heartbeat.SessionPatience
+		patience = heartbeat.SessionTimeout
 	}
 	err = heartbeat.Run(ctx, heartbeat.Stream{
 		Send: func(state *ententev1.PeerState) error {
@@ -182,7 +182,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 		},
 	}, heartbeat.Config{
 		Interval: s.cfg.HeartbeatInterval,
-		Patience: patience,
+		Timeout:  patience,
 		Current: func(ctx context.Context) (*ententev1.PeerState, error) {
 			return s.cfg.Sessions.State(ctx, peer)
 		},

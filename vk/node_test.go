@@ -161,7 +161,7 @@ func TestNetworkUnavailableFollowsTheTunnel(t *testing.T) {
 		want(h, corev1.ConditionTrue, "ProbesLost")
 		h.node.SetNetwork(Network{Wanted: true, Reason: "FabricSilent"})
 		want(h, corev1.ConditionUnknown, "FabricSilent")
-		h.node.SetNetwork(Network{Known: true, Reason: "NotWanted"})
+		h.node.SetNetwork(Network{Known: true, Reason: "TunnelNotRequired"})
 		want(h, corev1.ConditionFalse, "NoTunnel")
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 	})

@@ -22,7 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`,priority=1
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`,priority=1
 // +kubebuilder:printcolumn:name="Node-Ready",type=string,JSONPath=`.status.conditions[?(@.type=="NodeReady")].status`,priority=1
-// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.message`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 type Contract struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

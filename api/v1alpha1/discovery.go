@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.status.interfaces`
 // +kubebuilder:printcolumn:name="Seen",type=date,JSONPath=`.status.observedAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Not-Published",type=string,JSONPath=`.spec.notPublished`,priority=1
+// +kubebuilder:printcolumn:name="Not-Published",type=string,JSONPath=`.spec.notPublishedMessage`,priority=1
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.problems[0]`,priority=1
 type NodeDiscovery struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -38,21 +38,21 @@ type NodeDiscoverySpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=16
 	Interfaces []string `json:"interfaces,omitempty"`
-	// expected is the IDs of clusters that come first in status.found, whatever else is on the LAN: those that
-	// policies list under spec.automatic.clusterIDs, and those that an administrator decided about.
+	// preferredClusterIDs is the IDs of clusters that come first in status.clusters, whatever else is on the LAN:
+	// those that policies list under spec.automatic.clusterIDs, and those that an administrator decided about.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=32
 	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
-	Expected []string `json:"expected,omitempty"`
+	PreferredClusterIDs []string `json:"preferredClusterIDs,omitempty"`
 	// publish is what the node publishes of this cluster. Without it the node only discovers others.
 	// +optional
 	Publish *PublishedCluster `json:"publish,omitempty"`
-	// notPublished is why there is nothing to publish, and what to do about it.
+	// notPublishedMessage is why there is nothing to publish, and what to do about it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	NotPublished string `json:"notPublished,omitempty"`
+	NotPublishedMessage string `json:"notPublishedMessage,omitempty"`
 }
 
 // PublishedCluster is a cluster as a service of DNS-SD (RFC 6763).
@@ -106,11 +106,11 @@ type NodeDiscoveryStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=15
 	Interfaces []string `json:"interfaces,omitempty"`
-	// found is the clusters that others publish there.
+	// clusters is the clusters that others publish there.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
-	Found []FoundCluster `json:"found,omitempty"`
+	Clusters []DiscoveredCluster `json:"clusters,omitempty"`
 	// problems is what is wrong on this node, and what to do next.
 	// +optional
 	// +listType=atomic
@@ -126,8 +126,8 @@ type NodeDiscoveryStatus struct {
 	ObservedAt metav1.Time `json:"observedAt,omitempty"`
 }
 
-// FoundCluster is a cluster that is published on a LAN.
-type FoundCluster struct {
+// DiscoveredCluster is a cluster that is published on a LAN.
+type DiscoveredCluster struct {
 	// interface is the network interface that it was found on.
 	// +kubebuilder:validation:MaxLength=15
 	Interface string `json:"interface"`

@@ -125,10 +125,10 @@ const (
 	// VolumeDriver is the provisioner of our storage classes, and the driver of PersistentVolumes that represent
 	// volumes in a peer's cluster. Nothing mounts them.
 	VolumeDriver = "volumes.entente.dev"
-	// LabelKept says that a consumer's volume, or the namespace that it is in, is kept though no contract needs it
-	// any more; AnnotationKeptSince says since when.
-	LabelKept           = "entente.dev/kept-volume"
-	AnnotationKeptSince = "entente.dev/kept-since"
+	// LabelRetained says that a consumer's volume, or the namespace that it is in, is retained though no contract
+	// needs it any more; AnnotationRetainedSince says since when.
+	LabelRetained           = "entente.dev/retained-volume"
+	AnnotationRetainedSince = "entente.dev/retained-since"
 	// VolumePeer is the attribute of such a PersistentVolume that names the peer.
 	VolumePeer = "peer"
 

@@ -30,7 +30,7 @@ const FabricCertificate = "entente-fabric-metrics"
 // +kubebuilder:printcolumn:name="Seen",type=date,JSONPath=`.status.observedAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Key-Age",type=date,JSONPath=`.status.publicKeySince`,priority=1
-// +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`,priority=1
+// +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlayAddress`,priority=1
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.problems[0]`,priority=1
 // +kubebuilder:printcolumn:name="Finding",type=string,JSONPath=`.status.preflight.findings[0].reason`,priority=1
 type FabricNode struct {
@@ -62,11 +62,11 @@ type FabricNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
-	// pods is the prefixes of pods on the node that are announced to other clusters, so that their nodes reach
-	// these directly and not through gateways.
+	// announcedPodCIDRs is the prefixes of pods on the node that are announced to other clusters, so that their
+	// nodes reach these directly and not through gateways.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
-	Pods []string `json:"pods,omitempty"`
+	AnnouncedPodCIDRs []string `json:"announcedPodCIDRs,omitempty"`
 	// serviceCIDRs is the prefixes of this cluster's Services, as far as they are known: those
 	// of its ServiceCIDR objects, and what was configured.
 	// +optional
@@ -92,32 +92,32 @@ type FabricNodeStatus struct {
 	// entente.dev/rotate-key.
 	// +optional
 	NextPublicKey string `json:"nextPublicKey,omitempty"`
-	// nextKeyWaits is what the replacement waits for.
+	// keyRotationMessage is what the replacement waits for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
-	NextKeyWaits string `json:"nextKeyWaits,omitempty"`
+	KeyRotationMessage string `json:"keyRotationMessage,omitempty"`
 	// endpoints is where the other nodes of this cluster dial the node's WireGuard, as
 	// host:port, best first: its own addresses, internal ones first.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
-	// overlay is the node's IPv6 address inside tunnels.
+	// overlayAddress is the node's IPv6 address inside tunnels.
 	// +optional
-	Overlay string `json:"overlay,omitempty"`
+	OverlayAddress string `json:"overlayAddress,omitempty"`
 	// podCIDRs is the prefixes of the node's pods, by the node's own routes if these show them and otherwise by the
 	// Node's spec.podCIDRs.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
-	// sources is the addresses among its pods' that the node itself has, at most one of each family: peers know the
-	// node, and what has no alias of its own, by them.
+	// podNetworkAddresses is the addresses among its pods' that the node itself has, at most one of each family:
+	// peers know the node, and what has no alias of its own, by them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
-	Sources []string `json:"sources,omitempty"`
-	// answersProbes says that the fabric sends and answers end-to-end probes at sources, which are then announced
-	// to peers.
+	PodNetworkAddresses []string `json:"podNetworkAddresses,omitempty"`
+	// probesEnabled says that the fabric sends and answers end-to-end probes at podNetworkAddresses, which are then
+	// announced to peers.
 	// +optional
-	AnswersProbes bool `json:"answersProbes,omitempty"`
+	ProbesEnabled bool `json:"probesEnabled,omitempty"`
 	// backend is kernel or userspace.
 	// +optional
 	Backend string `json:"backend,omitempty"`
@@ -128,14 +128,14 @@ type FabricNodeStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=600
 	Paths []FabricPath `json:"paths,omitempty"`
-	// direct has the state of each tunnel of this node to a node of another cluster for the pods on both: those
+	// directPaths has the state of each tunnel of this node to a node of another cluster for the pods on both: those
 	// through which packets bypass the gateways, and those that are being tried.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=256
-	Direct []FabricDirect `json:"direct,omitempty"`
+	DirectPaths []FabricDirectPath `json:"directPaths,omitempty"`
 	// endToEnd has, for each peer, whether packets pass from this node's pods' network to that of the peer's nodes,
 	// by probes that take the path of pods' packets.
 	// +optional
@@ -143,14 +143,14 @@ type FabricNodeStatus struct {
 	// +listMapKey=peerID
 	// +kubebuilder:validation:MaxItems=512
 	EndToEnd []FabricEndToEnd `json:"endToEnd,omitempty"`
-	// observed is where the node sees gateways of peers that are not at an announced endpoint, because address
-	// translation hides them. It is sent to the peers.
+	// observedGateways is where the node sees gateways of peers that are not at an announced endpoint, because
+	// address translation hides them. It is sent to the peers.
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
 	// +listMapKey=publicKey
 	// +kubebuilder:validation:MaxItems=256
-	Observed []ObservedGateway `json:"observed,omitempty"`
+	ObservedGateways []ObservedGateway `json:"observedGateways,omitempty"`
 	// problems is what is wrong on this node, where, and what to do next.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -242,40 +242,40 @@ type FabricPath struct {
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
-	// presharedKey is the number of the preshared key that the node uses for a peer.
+	// presharedKeyNumber is the number of the preshared key that the node uses for a peer.
 	// +optional
-	PresharedKey int64 `json:"presharedKey,omitempty"`
-	// nextPresharedKey says that the node has the next one as well.
+	PresharedKeyNumber int64 `json:"presharedKeyNumber,omitempty"`
+	// nextPresharedKeyStored says that the node has the next one as well.
 	// +optional
-	NextPresharedKey bool `json:"nextPresharedKey,omitempty"`
+	NextPresharedKeyStored bool `json:"nextPresharedKeyStored,omitempty"`
 	// largePacketsLost says that the tunnel is up and packets of 576 bytes do not pass it, or, to a cluster whose
 	// pods have IPv6, packets of 1280 bytes, which IPv6 requires.
 	// +optional
 	LargePacketsLost bool `json:"largePacketsLost,omitempty"`
-	// endpoint is the peer's endpoint in use; an address on the node's own loopback if way is Relayed.
+	// endpoint is the peer's endpoint in use; an address on the node's own loopback if connectionType is Relayed.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
-	// way is how packets get there: Direct, at an endpoint that the peer announces; Observed, where the peer is
-	// seen on the outside of an address translation; or Relayed, through the agents and their session, if UDP does
-	// not pass.
+	// connectionType is how packets get there: Direct, at an endpoint that the peer announces; Observed, where the
+	// peer is seen on the outside of an address translation; or Relayed, through the agents and their session, if
+	// UDP does not pass.
 	// +optional
 	// +kubebuilder:validation:Enum=Direct;Observed;Relayed
-	Way string `json:"way,omitempty"`
+	ConnectionType string `json:"connectionType,omitempty"`
 }
 
-// FabricDirect is a node's tunnel to a node of another cluster, for the pods on both.
-type FabricDirect struct {
+// FabricDirectPath is a node's tunnel to a node of another cluster, for the pods on both.
+type FabricDirectPath struct {
 	// peerID is the peer's cluster ID.
 	PeerID string `json:"peerID"`
 	// node is the name of the node at the other end.
 	Node string `json:"node"`
-	// open says that packets for pods on the other node go through it. If not, they go through
+	// inUse says that packets for pods on the other node go through it. If not, they go through
 	// gateways.
 	// +optional
-	Open bool `json:"open,omitempty"`
+	InUse bool `json:"inUse,omitempty"`
 	// state is Up, Down or Unknown, by probes answered inside the tunnel.
 	State string `json:"state"`
-	// message is why it is not open.
+	// message is why it is not in use.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// roundTripMicroseconds is the smoothed round trip, with two digits. It is unset until it is measured.
@@ -287,10 +287,10 @@ type FabricDirect struct {
 	// endpoint is the other node's endpoint in use.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
-	// way is how packets get there, as that of a path.
+	// connectionType is how packets get there, as that of a path.
 	// +optional
 	// +kubebuilder:validation:Enum=Direct;Observed;Relayed
-	Way string `json:"way,omitempty"`
+	ConnectionType string `json:"connectionType,omitempty"`
 }
 
 // FabricEndToEnd is the result of a node's end-to-end probes of a peer.
@@ -355,52 +355,52 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Nodes []Gateway `json:"nodes,omitempty"`
 	// local is this cluster's pod prefixes, each with the alias under which the peer knows it. One without an alias
-	// is known address by address: see localBlocks. Like remote it is empty if no contract wants a tunnel, which
-	// then exists for the peer API alone.
+	// is known address by address: see localAliasBlocks. Like remote it is empty if no contract wants a tunnel,
+	// which then exists for the peer API alone.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Local []PrefixAlias `json:"local,omitempty"`
 	// remote is the peer's pod prefixes, each with the alias under which this
 	// cluster knows it. One without an alias is known address by address, by aliases in
-	// remoteBlocks.
+	// remoteAliasBlocks.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Remote []PrefixAlias `json:"remote,omitempty"`
-	// localBlocks is single addresses of this cluster, each with the alias under which the peer knows it, if their
-	// prefix has none.
+	// localAliasBlocks is single addresses of this cluster, each with the alias under which the peer knows it, if
+	// their prefix has none.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
-	LocalBlocks []AliasBlock `json:"localBlocks,omitempty"`
-	// remoteBlocks is the prefixes in which single addresses of the peer have aliases
+	LocalAliasBlocks []AliasBlock `json:"localAliasBlocks,omitempty"`
+	// remoteAliasBlocks is the prefixes in which single addresses of the peer have aliases
 	// here.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
-	RemoteBlocks []string `json:"remoteBlocks,omitempty"`
-	// transit is which addresses in localBlocks belong to pods in third clusters, by the aliases under which this
-	// cluster knows them.
+	RemoteAliasBlocks []string `json:"remoteAliasBlocks,omitempty"`
+	// transit is which addresses in localAliasBlocks belong to pods in third clusters, by the aliases under which
+	// this cluster knows them.
 	// +optional
 	// +listType=map
 	// +listMapKey=clusterID
 	// +kubebuilder:validation:MaxItems=16
 	Transit []TransitAddresses `json:"transit,omitempty"`
-	// probed is nodes of the peer that probe paths end to end, and answer such probes.
+	// probedNodes is nodes of the peer that probe paths end to end, and answer such probes.
 	// +optional
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
-	Probed []ProbedNode `json:"probed,omitempty"`
+	ProbedNodes []ProbedNode `json:"probedNodes,omitempty"`
 	// allow is what the peer may reach here. Nothing else is open.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Allow []Exposure `json:"allow,omitempty"`
-	// ends is when each contract that wants the tunnel is over, together with what was open because of it. Nodes
-	// obey it also while they reach no API server; after the last one there is no tunnel, except for the peer API
-	// of an in-band peer. Absent means no end.
+	// contractEnds is when each contract that wants the tunnel is over, together with what was open because of it.
+	// Nodes obey it also while they reach no API server; after the last one there is no tunnel, except for the peer
+	// API of an in-band peer. Absent means no end.
 	// +optional
 	// +listType=map
 	// +listMapKey=contract
 	// +kubebuilder:validation:MaxItems=256
-	Ends []ContractEnd `json:"ends,omitempty"`
+	ContractEnds []ContractEnd `json:"contractEnds,omitempty"`
 	// inBand runs the peer API through the tunnel: gateways relay it between this cluster's agent and the peer's
 	// gateways. Absent means that they do not.
 	// +optional
@@ -424,8 +424,8 @@ type ContractEnd struct {
 	// contract is its ID.
 	// +kubebuilder:validation:MaxLength=64
 	Contract string `json:"contract"`
-	// at is the latest time at which it has drained.
-	At metav1.Time `json:"at"`
+	// time is the latest time at which it has drained.
+	Time metav1.Time `json:"time"`
 }
 
 // TunnelInBand is what gateways need to relay the peer API.
@@ -444,11 +444,11 @@ type Exposure struct {
 	// reaches the pods that it runs here.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
-	// third is the ID of another peer to whose addresses this opens flows, as this cluster knows them: those of
-	// pods that it runs there. Empty if they are this cluster's own.
+	// destinationPeerID is the ID of another peer to whose addresses this opens flows, as this cluster knows them:
+	// those of pods that it runs there. Empty if they are this cluster's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	Third string `json:"third,omitempty"`
+	DestinationPeerID string `json:"destinationPeerID,omitempty"`
 	// anySource allows all of the peer's prefixes as sources.
 	// +optional
 	AnySource bool `json:"anySource,omitempty"`

@@ -201,11 +201,11 @@ const (
 	ReasonAwaitingApproval = "AwaitingApproval"
 	// ReasonJoining: Trusted is False while a token is being redeemed.
 	ReasonJoining = "Joining"
-	// ReasonLending: Offloading is True by a contract that lets the peer run pods here, and by none
+	// ReasonProviding: Offloading is True by a contract that lets the peer run pods here, and by none
 	// that has a virtual node.
-	ReasonLending = "Lending"
-	// ReasonNoTunnelWanted: Network is False because no tunnel is due.
-	ReasonNoTunnelWanted = "NotWanted"
+	ReasonProviding = "Providing"
+	// ReasonTunnelNotRequired: Network is False because no contract requires a tunnel.
+	ReasonTunnelNotRequired = "TunnelNotRequired"
 	// ReasonNodesCutOff: Network is False because pods on some nodes of this cluster do not reach
 	// the peer. Those on others do.
 	ReasonNodesCutOff = "NodesCutOff"
@@ -220,8 +220,8 @@ const (
 	ReasonNoContract = "NoContract"
 	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.
 	ReasonClocksDiffer = "ClocksDiffer"
-	// ReasonRootEndsSoon: CertificateValid is True, and will not be in 30 days.
-	ReasonRootEndsSoon = "RootEndsSoon"
+	// ReasonRootExpiresSoon: CertificateValid is True, and will not be in 30 days.
+	ReasonRootExpiresSoon = "RootExpiresSoon"
 )
 
 // ForeignClusterStatus is the observed state of a foreign cluster.
@@ -259,19 +259,19 @@ type ForeignClusterStatus struct {
 	// presharedKey is which preshared key the tunnel to the peer has; absent if there is none.
 	// +optional
 	PresharedKey *PresharedKeyStatus `json:"presharedKey,omitempty"`
-	// blocks is, for addresses that the peer named one by one because their prefix has
+	// aliasBlocks is, for addresses that the peer named one by one because their prefix has
 	// no alias, the aliases under which this cluster knows them. An alias stays as long as
 	// the address is named, and for a while after that.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
-	Blocks []AliasBlock `json:"blocks,omitempty"`
+	AliasBlocks []AliasBlock `json:"aliasBlocks,omitempty"`
 	// contracts is what the peer last reported of the contracts with it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Contracts []PeerContract `json:"contracts,omitempty"`
-	// found is how the cluster came to be known.
+	// source is how the cluster came to be known.
 	// +optional
-	Found Found `json:"found,omitempty"`
+	Source Source `json:"source,omitempty"`
 	// sightings is where discovery finds the cluster now. Only joining proves that it is there.
 	// +optional
 	// +listType=atomic
@@ -302,10 +302,10 @@ type ForeignClusterStatus struct {
 type Sighting struct {
 	// source is LAN or DNS.
 	// +kubebuilder:validation:Enum=LAN;DNS
-	Source Found `json:"source"`
-	// where is the network interface or the domain.
+	Source Source `json:"source"`
+	// location is the network interface or the domain.
 	// +kubebuilder:validation:MaxLength=253
-	Where string `json:"where"`
+	Location string `json:"location"`
 	// node is the node whose interface it is; absent for a domain.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -320,26 +320,26 @@ type Sighting struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=261
 	Endpoints []string `json:"endpoints,omitempty"`
-	// seen is when it was published last, to within five minutes.
-	Seen metav1.Time `json:"seen"`
+	// lastSeenTime is when it was published last, to within five minutes.
+	LastSeenTime metav1.Time `json:"lastSeenTime"`
 }
 
-// Found is how a cluster came to be known.
+// Source is how a cluster came to be known.
 // +kubebuilder:validation:Enum=Token;Introduction;Manual;LAN;DNS
-type Found string
+type Source string
 
 // How a cluster came to be known.
 const (
-	// FoundToken: by a token that one of the two made.
-	FoundToken Found = "Token"
-	// FoundIntroduction: it, or this cluster, introduced itself.
-	FoundIntroduction Found = "Introduction"
-	// FoundManual: a user wrote its ForeignCluster.
-	FoundManual Found = "Manual"
-	// FoundLAN: it announces itself on a network of this cluster's nodes.
-	FoundLAN Found = "LAN"
-	// FoundDNS: a domain lists it.
-	FoundDNS Found = "DNS"
+	// SourceToken: by a token that one of the two made.
+	SourceToken Source = "Token"
+	// SourceIntroduction: it, or this cluster, introduced itself.
+	SourceIntroduction Source = "Introduction"
+	// SourceManual: a user wrote its ForeignCluster.
+	SourceManual Source = "Manual"
+	// SourceLAN: it announces itself on a network of this cluster's nodes.
+	SourceLAN Source = "LAN"
+	// SourceDNS: a domain lists it.
+	SourceDNS Source = "DNS"
 )
 
 // Introduction is what a cluster that is not trusted sent of itself.
@@ -567,9 +567,9 @@ type PeerContract struct {
 	// drainUntil is when draining ends.
 	// +optional
 	DrainUntil *metav1.Time `json:"drainUntil,omitempty"`
-	// statement is the sequence number of the provider's newest statement of use.
+	// statementSequence is the sequence number of the provider's newest statement of use.
 	// +optional
-	Statement int64 `json:"statement,omitempty"`
+	StatementSequence int64 `json:"statementSequence,omitempty"`
 }
 
 // PeerNetwork is the peer's end of the tunnel.
@@ -593,10 +593,10 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=4096
 	Addresses []string `json:"addresses,omitempty"`
-	// blocks is the aliases under which the peer knows such addresses of this cluster.
+	// aliasBlocks is the aliases under which the peer knows such addresses of this cluster.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
-	Blocks []AliasBlock `json:"blocks,omitempty"`
+	AliasBlocks []AliasBlock `json:"aliasBlocks,omitempty"`
 	// transit is addresses of third clusters that this one may reach through the peer, as the
 	// peer knows them.
 	// +optional
@@ -623,11 +623,11 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	OwnAddress string `json:"ownAddress,omitempty"`
-	// inBand is a hash of spec.inBand at the time of this announcement. What was written there since takes
+	// inBandHash is a hash of spec.inBand at the time of this announcement. What was written there since takes
 	// precedence over the announcement.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	InBand string `json:"inBand,omitempty"`
+	InBandHash string `json:"inBandHash,omitempty"`
 }
 
 // TransitAddresses is addresses of a third cluster.
@@ -692,26 +692,26 @@ type Gateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
-	// overlay is its IPv6 address inside the tunnel.
-	Overlay string `json:"overlay"`
-	// pods is the prefixes of pods on it that nodes of the other cluster reach directly.
+	// overlayAddress is its IPv6 address inside the tunnel.
+	OverlayAddress string `json:"overlayAddress"`
+	// podCIDRs is the prefixes of pods on it that nodes of the other cluster reach directly.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
-	Pods []string `json:"pods,omitempty"`
-	// sources is its own addresses among its pods', at most one of each family, as its cluster uses them.
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// probeAddresses is its own addresses among its pods', at most one of each family, as its cluster uses them.
 	// End-to-end probes are sent and answered there.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
-	Sources []string `json:"sources,omitempty"`
-	// observed is where other clusters see it, as address:port: on the outside of an
-	// address translation. It is dialled after endpoints.
+	ProbeAddresses []string `json:"probeAddresses,omitempty"`
+	// observedEndpoints is where other clusters see it, as address:port: on the outside of an
+	// address translation. They are dialled after endpoints.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:items:MaxLength=64
-	Observed []string `json:"observed,omitempty"`
+	ObservedEndpoints []string `json:"observedEndpoints,omitempty"`
 }
 
 // PresharedKeyStatus is which preshared key a tunnel has. The keys are in the Secret
@@ -721,10 +721,10 @@ type PresharedKeyStatus struct {
 	Number int64 `json:"number"`
 	// since is when this one was first used.
 	Since metav1.Time `json:"since"`
-	// replacing is since when it is being replaced by the next one: because of its age,
+	// rotationStartTime is since when it is being replaced by the next one: because of its age,
 	// because of the annotation entente.dev/rotate-key, or because the peer wants it.
 	// +optional
-	Replacing *metav1.Time `json:"replacing,omitempty"`
+	RotationStartTime *metav1.Time `json:"rotationStartTime,omitempty"`
 	// nextStored says that the next key is known and stored for the gateways.
 	// +optional
 	NextStored bool `json:"nextStored,omitempty"`

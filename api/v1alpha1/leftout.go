@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// AnnotationLeftOut names, separated by commas, the ForeignClusters that a PeeringRequest with a clusterSelector
+// AnnotationExcludedClusters names, separated by commas, the ForeignClusters that a PeeringRequest with a clusterSelector
 // does not ask although they match, because an administrator ended the peering with them. Removing a name makes the
 // request ask it again.
-const AnnotationLeftOut = "entente.dev/left-out"
+const AnnotationExcludedClusters = "entente.dev/excluded-clusters"
 
 // LeavesOut reports whether a PeeringRequest does not ask a ForeignCluster although it matches.
 func (s *PeeringRequest) LeavesOut(foreignCluster string) bool {
@@ -23,7 +23,7 @@ func (s *PeeringRequest) LeaveOut(foreignCluster string) {
 	if s.Annotations == nil {
 		s.Annotations = map[string]string{}
 	}
-	s.Annotations[AnnotationLeftOut] = strings.Join(append(s.leftOut(), foreignCluster), ",")
+	s.Annotations[AnnotationExcludedClusters] = strings.Join(append(s.leftOut(), foreignCluster), ",")
 }
 
 // NameConfirmed reports whether an administrator chose the name of a ForeignCluster, by writing it, by naming it in
@@ -50,5 +50,5 @@ func (fc *ForeignCluster) Disown() {
 }
 
 func (s *PeeringRequest) leftOut() []string {
-	return strings.FieldsFunc(s.Annotations[AnnotationLeftOut], func(r rune) bool { return r == ',' || r == ' ' })
+	return strings.FieldsFunc(s.Annotations[AnnotationExcludedClusters], func(r rune) bool { return r == ',' || r == ' ' })
 }

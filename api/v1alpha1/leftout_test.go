@@ -15,11 +15,11 @@ func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	s.LeaveOut("office")
 	s.LeaveOut("office")
 	s.LeaveOut("lab")
-	if got := s.Annotations[AnnotationLeftOut]; got != "office,lab" {
+	if got := s.Annotations[AnnotationExcludedClusters]; got != "office,lab" {
 		t.Errorf("the annotation is %q", got)
 	}
 	// Users write lists in different forms.
-	s.Annotations[AnnotationLeftOut] = " office, lab ,"
+	s.Annotations[AnnotationExcludedClusters] = " office, lab ,"
 	for name, want := range map[string]bool{"office": true, "lab": true, "off": false, "": false} {
 		if s.LeavesOut(name) != want {
 			t.Errorf("LeavesOut(%q) = %t", name, !want)

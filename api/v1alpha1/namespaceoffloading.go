@@ -166,26 +166,26 @@ type Unschedulable struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="from 10s to 24h"
 	// +optional
 	After *metav1.Duration `json:"after,omitempty"`
-	// then is what happens to it afterwards.
+	// action is what happens to it afterwards.
 	// +kubebuilder:default=HandBack
 	// +optional
-	Then UnschedulableAction `json:"then,omitempty"`
+	Action UnschedulableAction `json:"action,omitempty"`
 }
 
 // The states of an offloaded namespace, at one provider and overall.
 const (
-	OffloadingReady      = "Ready"
-	OffloadingPending    = "Pending"
-	OffloadingRefused    = "Refused"
-	OffloadingNoProvider = "NoProvider"
-	OffloadingEnding     = "Ending"
+	OffloadingReady       = "Ready"
+	OffloadingPending     = "Pending"
+	OffloadingRefused     = "Refused"
+	OffloadingNoProvider  = "NoProvider"
+	OffloadingTerminating = "Terminating"
 )
 
 // NamespaceOffloadingStatus is the observed state of a NamespaceOffloading.
 type NamespaceOffloadingStatus struct {
 	// state sums up clusters: Refused if one provider refuses the namespace, Pending if it is not at all of them
 	// yet, Ready if it is, NoProvider if there is none, or if clusterSelector selects no ForeignCluster. It is
-	// Ending from the deletion until the namespace's pods were moved home.
+	// Terminating from the deletion until the namespace's pods were moved home.
 	// +optional
 	State string `json:"state,omitempty"`
 	// message is the message of the first cluster that is not ready, or what the end waits for.
@@ -197,11 +197,12 @@ type NamespaceOffloadingStatus struct {
 	// +listMapKey=contract
 	// +kubebuilder:validation:MaxItems=256
 	Clusters []NamespaceInCluster `json:"clusters,omitempty"`
-	// keptAway is the controllers some of whose pods were handed back because a provider had no node for them.
+	// placementBackoffs is the controllers some of whose pods were handed back because a provider had no node for
+	// them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
-	KeptAway []KeptAway `json:"keptAway,omitempty"`
+	PlacementBackoffs []PlacementBackoff `json:"placementBackoffs,omitempty"`
 	// misplaced is the progress of moving pods that run where they no longer may; absent if there are none, or if
 	// misplaced is Stay.
 	// +optional
@@ -212,20 +213,20 @@ type NamespaceOffloadingStatus struct {
 type MisplacedPods struct {
 	// pods is how many there are.
 	Pods int32 `json:"pods"`
-	// stay is how many of them are not moved.
+	// notMoved is how many of them are not moved.
 	// +optional
-	Stay int32 `json:"stay,omitempty"`
+	NotMoved int32 `json:"notMoved,omitempty"`
 	// message is why one of them stays, or what its move waits for.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// KeptAway is a controller whose new pods are kept off a virtual node for a while.
-type KeptAway struct {
-	// owner is the controller's UID: that of a ReplicaSet changes with the template.
+// PlacementBackoff is a controller whose new pods are kept off a virtual node for a while.
+type PlacementBackoff struct {
+	// ownerUID is the controller's UID: that of a ReplicaSet changes with the template.
 	// +kubebuilder:validation:MaxLength=64
-	Owner string `json:"owner"`
+	OwnerUID string `json:"ownerUID"`
 	// kind is the controller's kind.
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
@@ -236,15 +237,15 @@ type KeptAway struct {
 	// may run the pods.
 	// +kubebuilder:validation:MaxLength=63
 	Node string `json:"node"`
-	// times is how often that happened in a row.
-	Times int32 `json:"times"`
+	// count is how often that happened in a row.
+	Count int32 `json:"count"`
 	// since is when it happened last.
 	Since metav1.Time `json:"since"`
 	// until is when that ends. The next time takes twice as long.
 	Until metav1.Time `json:"until"`
-	// over says that it has ended: the entry is kept to count the next time.
+	// expired says that it has ended: the entry is kept to count the next time.
 	// +optional
-	Over bool `json:"over,omitempty"`
+	Expired bool `json:"expired,omitempty"`
 }
 
 // NamespaceInCluster is a namespace in one provider, by one contract.
@@ -257,7 +258,7 @@ type NamespaceInCluster struct {
 	// remoteName is the namespace's name there.
 	// +optional
 	RemoteName string `json:"remoteName,omitempty"`
-	// state is Ready, Pending or Refused; Ending if the provider is no longer selected and has pods of the
+	// state is Ready, Pending or Refused; Terminating if the provider is no longer selected and has pods of the
 	// namespace.
 	State string `json:"state"`
 	// message is why.
@@ -267,11 +268,11 @@ type NamespaceInCluster struct {
 	// it has stopped the namespace's pods. Absent means none yet: pods are kept while it does not respond.
 	// +optional
 	Fence *metav1.Duration `json:"fence,omitempty"`
-	// fenceAsked is the length of another fence that the provider was asked for since, and has not agreed to yet;
+	// pendingFence is the length of another fence that the provider was asked for since, and has not agreed to yet;
 	// of several the longest one that it may have agreed to. Until it responds, pods are ended here after the
-	// longer one of fence and fenceAsked.
+	// longer one of fence and pendingFence.
 	// +optional
-	FenceAsked *metav1.Duration `json:"fenceAsked,omitempty"`
+	PendingFence *metav1.Duration `json:"pendingFence,omitempty"`
 }
 
 // NamespaceOffloadingList is a list of NamespaceOffloadings.

@@ -59,7 +59,7 @@ type PodSecurityLevel string
 
 // PeeringPolicySpec is the policy.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.automatic) || !(has(self.clusterSelector) || has(self.clusterIDs) || has(self.names) || has(self.found))",message="a policy with automatic decides about the clusters that it peered with: leave out clusterSelector, clusterIDs, names and found, and write the IDs into automatic.clusterIDs"
+// +kubebuilder:validation:XValidation:rule="!has(self.automatic) || !(has(self.clusterSelector) || has(self.clusterIDs) || has(self.names) || has(self.sources))",message="a policy with automatic decides about the clusters that it peered with: leave out clusterSelector, clusterIDs, names and sources, and write the IDs into automatic.clusterIDs"
 type PeeringPolicySpec struct {
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all
 	// that are trusted. Of this and the three lists that follow, each that is
@@ -81,11 +81,11 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=253
 	Names []string `json:"names,omitempty"`
-	// found selects clusters by how they came to be known.
+	// sources selects clusters by how they came to be known.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
-	Found []Found `json:"found,omitempty"`
+	Sources []Source `json:"sources,omitempty"`
 	// automatic peers with clusters that discovery finds, without an administrator's help, if policies there do the
 	// same with this one.
 	// +optional
@@ -380,26 +380,26 @@ type PriorityMapping struct {
 	Preemption corev1.PreemptionPolicy `json:"preemption,omitempty"`
 }
 
-// Direction is which side lends to the other.
-// +kubebuilder:validation:Enum=Lend;Use;Both
+// Direction is which side provides resources to the other.
+// +kubebuilder:validation:Enum=Provide;Consume;Both
 type Direction string
 
-// Which side lends to the other.
+// Which side provides resources to the other.
 const (
-	// DirectionLend: this cluster offers resources, and asks for nothing.
-	DirectionLend Direction = "Lend"
-	// DirectionUse: this cluster asks, and offers nothing.
-	DirectionUse Direction = "Use"
+	// DirectionProvide: this cluster offers resources, and asks for nothing.
+	DirectionProvide Direction = "Provide"
+	// DirectionConsume: this cluster asks, and offers nothing.
+	DirectionConsume Direction = "Consume"
 	// DirectionBoth: both.
 	DirectionBoth Direction = "Both"
 )
 
 // AutomaticPeering says with which clusters this cluster peers by itself, and why it trusts them: their ID is
-// listed, they know the secret of a group, or they were found. Being found suffices only with firstUse. A cluster
-// that an administrator denied or forgot is left alone.
+// listed, they know the secret of a group, or they were found. Being found suffices only with trustOnFirstUse.
+// A cluster that an administrator denied or forgot is left alone.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.clusterIDs) && size(self.clusterIDs) > 0 || has(self.group) || has(self.firstUse) && self.firstUse",message="choose whom to trust: clusterIDs, group, or firstUse for every cluster that is found"
-// +kubebuilder:validation:XValidation:rule="!has(self.group) || !has(self.firstUse) || !self.firstUse",message="firstUse trusts clusters that do not know the group's secret, too: choose one of the two"
+// +kubebuilder:validation:XValidation:rule="has(self.clusterIDs) && size(self.clusterIDs) > 0 || has(self.group) || has(self.trustOnFirstUse) && self.trustOnFirstUse",message="choose whom to trust: clusterIDs, group, or trustOnFirstUse for every cluster that is found"
+// +kubebuilder:validation:XValidation:rule="!has(self.group) || !has(self.trustOnFirstUse) || !self.trustOnFirstUse",message="trustOnFirstUse trusts clusters that do not know the group's secret, too: choose one of the two"
 type AutomaticPeering struct {
 	// clusterIDs trusts clusters by their IDs, which their keys prove.
 	// +optional
@@ -410,10 +410,10 @@ type AutomaticPeering struct {
 	// group trusts clusters that know the same secret.
 	// +optional
 	Group *PeeringGroup `json:"group,omitempty"`
-	// firstUse trusts every cluster that is found, as long as its key is not in conflict with a known one. This
-	// trusts any host on the network, and anyone who can write the domain.
+	// trustOnFirstUse trusts every cluster that is found, as long as its key is not in conflict with a known one.
+	// This trusts any host on the network, and anyone who can write the domain.
 	// +optional
-	FirstUse bool `json:"firstUse,omitempty"`
+	TrustOnFirstUse bool `json:"trustOnFirstUse,omitempty"`
 	// sources is where the clusters to dial are found.
 	// +kubebuilder:default={LAN,DNS}
 	// +optional
@@ -421,9 +421,9 @@ type AutomaticPeering struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:XValidation:rule="self.all(s, s in ['LAN', 'DNS'])",message="sources are LAN and DNS"
-	Sources []Found `json:"sources,omitempty"`
-	// direction is which side lends to the other. With Use this cluster offers nothing by this
-	// policy, with Lend it asks for nothing.
+	Sources []Source `json:"sources,omitempty"`
+	// direction is which side provides resources to the other. With Consume this cluster offers nothing by this
+	// policy, with Provide it asks for nothing.
 	// +kubebuilder:default=Both
 	// +optional
 	Direction Direction `json:"direction,omitempty"`
@@ -455,10 +455,10 @@ type PeeringGroup struct {
 }
 
 // Uses reports whether this cluster asks such peers.
-func (a *AutomaticPeering) Uses() bool { return a.Direction != DirectionLend }
+func (a *AutomaticPeering) Uses() bool { return a.Direction != DirectionProvide }
 
 // Provides reports whether this cluster is a provider of such peers.
-func (a *AutomaticPeering) Provides() bool { return a.Direction != DirectionUse }
+func (a *AutomaticPeering) Provides() bool { return a.Direction != DirectionConsume }
 
 // ConditionAutomatic is the condition of a PeeringPolicy that it peers by itself.
 const ConditionAutomatic = "Automatic"
@@ -479,8 +479,8 @@ type PeeringPolicyStatus struct {
 type AutomaticStatus struct {
 	// peers is how many clusters the policy peered with.
 	Peers int32 `json:"peers"`
-	// waiting is how many it would peer with that are not trusted yet. Their ForeignClusters say why.
-	Waiting int32 `json:"waiting"`
+	// pending is how many it would peer with that are not trusted yet. Their ForeignClusters say why.
+	Pending int32 `json:"pending"`
 }
 
 // ServiceExports is Services of one namespace: those that names lists, those that selector selects, or, with

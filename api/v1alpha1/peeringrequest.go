@@ -11,7 +11,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=preq,categories=entente
-// +kubebuilder:printcolumn:name="Asked",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:printcolumn:name="Requested",type=string,JSONPath=`.spec.foreignCluster`
 // +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.status.foreignCluster`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`

@@ -43,7 +43,7 @@ func (a *app) discoverCommand() *cobra.Command {
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
 				for _, m := range from.Of(p) {
-					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), format.ConditionOf(p, v1alpha1.ConditionImpostor).GetMessage())
+					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetLastSeenTime()), p.GetClusterId(), format.ConditionOf(p, v1alpha1.ConditionImpostor).GetMessage())
 				}
 			}
 			return t

@@ -18,18 +18,18 @@ func discovered() *world {
 	w := peered()
 	w.browsed = &places.Places{LAN: true, Domains: []string{"example.com"}}
 	sighting := func(source, where, node string, endpoints ...string) *ententev1.Sighting {
-		return &ententev1.Sighting{Source: source, Where: where, Node: node, Endpoints: endpoints, SeeTime: timestamppb.New(epoch.Add(-time.Minute))}
+		return &ententev1.Sighting{Source: source, Location: where, Node: node, Endpoints: endpoints, LastSeenTime: timestamppb.New(epoch.Add(-time.Minute))}
 	}
 	untrusted := func(reason string) *ententev1.Condition {
 		return &ententev1.Condition{Type: "Trusted", Status: "False", Reason: reason}
 	}
 	w.hints = []*ententev1.Peer{
 		{
-			Name: "peers/workshop", ClusterId: strings.Repeat("w", 32), Found: "LAN", Conditions: []*ententev1.Condition{untrusted("Discovered")},
+			Name: "peers/workshop", ClusterId: strings.Repeat("w", 32), Source: "LAN", Conditions: []*ententev1.Condition{untrusted("Discovered")},
 			Sightings: []*ententev1.Sighting{sighting("LAN", "eth0", "node-a", "192.0.2.7:7443", "[2001:db8::7]:7443"), sighting("DNS", "example.com", "", "198.51.100.7:7443")},
 		},
 		{
-			Name: "peers/provider-llllllll", ClusterId: strings.Repeat("l", 32), Found: "LAN",
+			Name: "peers/provider-llllllll", ClusterId: strings.Repeat("l", 32), Source: "LAN",
 			Conditions: []*ententev1.Condition{untrusted("Discovered"), {
 				Type: "Impostor", Status: "True", Reason: "NameOfAnother", Message: "it calls itself \"provider\x1b[2J\" as the peer provider does, and has another key",
 			}},
@@ -115,12 +115,12 @@ func TestInfoShowsDNSPublications(t *testing.T) {
 	w := newWorld()
 	kept := &ententev1.DNSPublication{
 		Domain: "example.com", Zone: "example.com", Server: "ns.example.com", Instance: "office (2)", Host: "entente-cccccccc",
-		ConfirmTime: timestamppb.New(epoch.Add(-3 * time.Minute)),
+		LastConfirmedTime: timestamppb.New(epoch.Add(-3 * time.Minute)),
 	}
 	w.published = []*ententev1.DNSPublication{kept}
 	golden(t, "info-dns", w, []string{"info"}, []string{"info", "--get", "cluster.dnsPublications"})
 	refused := `"office" is not kept in DNS: publish in second.test: server 192.0.2.53:53, zone second.test.: REFUSED`
-	kept.Leaving = true
+	kept.Removing = true
 	w.published = []*ententev1.DNSPublication{{Domain: "second.test", Zone: "second.test", Server: "192.0.2.53", Instance: "office", Host: "entente-cccccccc", Problem: refused}, kept}
 	w.problems = []string{"DNS domain second.test: " + refused}
 	golden(t, "info-dns-refused", w, []string{"info"})
@@ -131,13 +131,13 @@ func TestInfoShowsDomains(t *testing.T) {
 	at := func(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(epoch.Add(-before)) }
 	const servfail = "ask resolver 192.0.2.53:53 for PTR _entente._tcp.second.test: SERVFAIL"
 	w.domains = []*ententev1.DNSDomain{
-		{Domain: "second.test", Error: servfail, ErrorTime: at(time.Hour)},
+		{Domain: "second.test", Error: servfail, ErrorStartTime: at(time.Hour)},
 		{Domain: "a.test"},
-		{Domain: "b.test", AnswerTime: at(time.Minute)},
-		{Domain: "c.test", Clusters: 2, AnswerTime: at(time.Minute), Error: "REFUSED", ErrorTime: at(2 * time.Minute), Problems: []string{"no TXT record"}},
+		{Domain: "b.test", LastResponseTime: at(time.Minute)},
+		{Domain: "c.test", Clusters: 2, LastResponseTime: at(time.Minute), Error: "REFUSED", ErrorStartTime: at(2 * time.Minute), Problems: []string{"no TXT record"}},
 	}
 	for range 6 {
-		w.domains = append(w.domains, &ententev1.DNSDomain{Domain: "more.test", AnswerTime: at(time.Minute), LeftOut: 3})
+		w.domains = append(w.domains, &ententev1.DNSDomain{Domain: "more.test", LastResponseTime: at(time.Minute), Omitted: 3})
 	}
 	w.problems = []string{"domain second.test cannot be queried for clusters since 2026-03-01T11:00:00Z: " + servfail}
 	golden(t, "info-domains", w, []string{"info"}, []string{"info", "--get", "cluster.dnsDomains[3]"})

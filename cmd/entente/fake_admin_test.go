@@ -185,7 +185,7 @@ func fakeAdvertisement() *ententev1.Advertisement {
 		LimitRange: &ententev1.LimitRange{DefaultRequest: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "100m", "memory": "64Mi"}}}, Price: fakePrice(), Renewable: true,
 		Notice: durationpb.New(time.Hour), Exposure: "Offloaded", NodeLabels: map[string]string{"kubernetes.io/arch": "amd64"},
 		NodeSelector: map[string]string{"pool": "guests"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
-		Revision: 1, StatementPeriod: durationpb.New(time.Hour), Hourly: &ententev1.Money{Currency: "EUR", Amount: "0.12"},
+		Revision: 1, StatementPeriod: durationpb.New(time.Hour), HourlyPrice: &ententev1.Money{Currency: "EUR", Amount: "0.12"},
 	}
 }
 
@@ -340,10 +340,10 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 	defer leave()
 	resp := &ententev1.GetNetworkStatusResponse{
 		Paths: []*ententev1.NetworkPath{
-			{Node: "w1", Gateway: "gw1", Way: "Direct", Endpoint: "10.0.0.1:51820", State: "Up", RoundTrip: durationpb.New(210 * time.Microsecond), Mtu: 1420},
+			{Node: "w1", Gateway: "gw1", ConnectionType: "Direct", Endpoint: "10.0.0.1:51820", State: "Up", RoundTrip: durationpb.New(210 * time.Microsecond), Mtu: 1420},
 			{Peer: "peers/lab", Node: "gw1", Gateway: "m7", State: "Down", Message: "probes to gateway m7 were lost\x1b[31m"},
-			{Peer: "peers/provider", Node: "gw1", Gateway: "p1", Way: "Relayed", Through: "genoa", State: "Up", RoundTrip: durationpb.New(9 * time.Millisecond), Mtu: 1400},
-			{Peer: "peers/provider", Node: "gw2", Gateway: "p1", Way: "Observed", Endpoint: "198.51.100.7:51820", State: "Unknown", Standby: true, Message: "no probe was answered yet"},
+			{Peer: "peers/provider", Node: "gw1", Gateway: "p1", ConnectionType: "Relayed", Through: "genoa", State: "Up", RoundTrip: durationpb.New(9 * time.Millisecond), Mtu: 1400},
+			{Peer: "peers/provider", Node: "gw2", Gateway: "p1", ConnectionType: "Observed", Endpoint: "198.51.100.7:51820", State: "Unknown", Standby: true, Message: "no probe was answered yet"},
 			{Peer: "peers/provider", Node: "w1", Gateway: "p4", Endpoint: "198.51.100.14:51820", State: "Up", RoundTrip: durationpb.New(3 * time.Millisecond), Mtu: 1420, Direct: true},
 			{Peer: "peers/provider", Node: "w1", Gateway: "p5", Endpoint: "198.51.100.15:51820", State: "Down", Standby: true, Direct: true, Message: "packets go through gateways: no probe to node p5 is answered"},
 		},
@@ -352,7 +352,7 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 				Name: "w1", Backend: "userspace", Endpoints: []string{"10.0.0.3:51820"}, Problems: []string{"ip_forward is off"},
 				Findings: []*ententev1.NetworkFinding{{Reason: "ForwardDropped", Severity: "Error", Message: "the firewall drops what is forwarded", Remedy: "allow it"}},
 			},
-			{Name: "gw1", Gateway: true, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, Announced: []string{"gw1.example.com:51820"}},
+			{Name: "gw1", Gateway: true, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, AnnouncedEndpoints: []string{"gw1.example.com:51820"}},
 		},
 	}
 	for _, n := range resp.GetNodes() {
@@ -373,19 +373,19 @@ func (c *fakeCluster) PlanNetwork(_ context.Context, r *ententev1.PlanNetworkReq
 	plans := []*ententev1.NetworkPlan{
 		{
 			Peer: "peers/lab", OwnGateways: own, AliasPool: pool,
-			Remote:  []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12", ByAddress: true, Addresses: 128}},
-			Local:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16"}},
-			Refused: []string{"2 addresses of the peer have no alias, 10.1.7.3 among them: it has its share of the alias pool, or 4096; widen network.aliasPool, or offload less to and from it"}, Warnings: []string{"no alias can be taken from the pool's fdd7:585b:e300::/40: it lies in fdd7:585b::/32, which is in use; name another pool with network.aliasPool"},
+			Remote: []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12", ByAddress: true, Addresses: 128}},
+			Local:  []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16"}},
+			Errors: []string{"2 addresses of the peer have no alias, 10.1.7.3 among them: it has its share of the alias pool, or 4096; widen network.aliasPool, or offload less to and from it"}, Warnings: []string{"no alias can be taken from the pool's fdd7:585b:e300::/40: it lies in fdd7:585b::/32, which is in use; name another pool with network.aliasPool"},
 		},
 		{
 			Peer: "peers/provider", OwnGateways: own, AliasPool: pool, Mtu: 1400,
 			Gateways: []*ententev1.PlannedGateway{{Name: "p1", Endpoints: []string{"198.51.100.7:51820", "[2001:db8::7]:51820"}}},
-			Remote:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", Stands: true}},
-			Local:    []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16", Stands: true}},
+			Remote:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", InUse: true}},
+			Local:    []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16", InUse: true}},
 			Transit: []*ententev1.PlannedTransit{
-				{Third: "lab", Addresses: 7, Named: 6},
-				{Third: "branch", Missing: "branch does not agree: its spec.transit.through for this cluster has to name the peer"},
-				{Third: "datacentre", Through: true, Addresses: 3, Named: 3},
+				{Cluster: "lab", Addresses: 7, Aliased: 6},
+				{Cluster: "branch", Missing: "branch does not agree: its spec.transit.through for this cluster has to name the peer"},
+				{Cluster: "datacentre", ThroughPeer: true, Addresses: 3, Aliased: 3},
 			},
 		},
 	}
@@ -622,7 +622,7 @@ func (c *fakeCluster) RotatePresharedKey(_ context.Context, r *ententev1.RotateP
 		return nil, err
 	}
 	w := c.w
-	resp := &ententev1.RotatePresharedKeyResponse{AskTime: timestamppb.New(w.clock)}
+	resp := &ententev1.RotatePresharedKeyResponse{RequestTime: timestamppb.New(w.clock)}
 	if w.asked {
 		w.rotated = w.clock
 		resp.Peers = []string{"peers/provider"}
@@ -641,17 +641,17 @@ func (c *fakeCluster) RotateNodeKeys(_ context.Context, r *ententev1.RotateNodeK
 	if len(nodes) == 0 {
 		nodes = []string{"gw1", "w1"}
 	}
-	return &ententev1.RotateNodeKeysResponse{Nodes: nodes, AskTime: timestamppb.New(c.w.clock)}, nil
+	return &ententev1.RotateNodeKeysResponse{Nodes: nodes, RequestTime: timestamppb.New(c.w.clock)}, nil
 }
 
 // rotatedNode is a node whose key is replaced a few polls after that was asked for.
 func (w *world) rotatedNode(n *ententev1.NetworkNode) {
-	n.KeyUseTime = timestamppb.New(epoch.Add(-9 * 24 * time.Hour))
+	n.KeyFirstUseTime = timestamppb.New(epoch.Add(-9 * 24 * time.Hour))
 	switch {
 	case w.rotated.IsZero():
 	case w.keyWaits == "" && w.clock.Sub(w.rotated) > 2*time.Second:
-		n.KeyUseTime = timestamppb.New(w.rotated)
+		n.KeyFirstUseTime = timestamppb.New(w.rotated)
 	default:
-		n.KeyReplaced, n.KeyWaits = true, w.keyWaits
+		n.KeyRotating, n.KeyRotationMessage = true, w.keyWaits
 	}
 }

@@ -270,11 +270,11 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 		Labels: map[string]string{"topology.kubernetes.io/region": "lombardia"},
 	}
 	if w.introduced {
-		p.Found, p.Code = "Introduction", "042917"
+		p.Source, p.Code = "Introduction", "042917"
 	}
 	if w.policy != "" {
 		p.Labels["entente.dev/automatic"] = w.policy
-		p.Sightings = []*ententev1.Sighting{{Source: "LAN", Where: "eth0", Node: "node-a", Endpoints: []string{"192.0.2.7:7443"}}}
+		p.Sightings = []*ententev1.Sighting{{Source: "LAN", Location: "eth0", Node: "node-a", Endpoints: []string{"192.0.2.7:7443"}}}
 	}
 	open := w.asked && hops["Contract"] && w.ending < 3
 	network := condition("Network", hops["Network"] && open, "ProbesLost", "probes to 192.0.2.9:51820 are not answered: is UDP blocked?")
@@ -282,7 +282,7 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 		network = condition("Network", false, "NodesCutOff", "pods on node-b are cut off: probes from there to gateway node node-a are lost")
 	}
 	if w.noNetwork || !open {
-		network = condition("Network", false, "NotWanted", "no contract in force wants a tunnel")
+		network = condition("Network", false, "TunnelNotRequired", "no contract in force wants a tunnel")
 	}
 	awaits := "NotJoined"
 	if w.introduced {
@@ -481,13 +481,13 @@ func (w *world) count(call string) int {
 
 // presharedKey is the key of the tunnel: replaced a few polls after that was asked for.
 func (w *world) presharedKey() *ententev1.PresharedKey {
-	k := &ententev1.PresharedKey{Number: 2, UseTime: timestamppb.New(epoch.Add(-72 * time.Hour))}
+	k := &ententev1.PresharedKey{Number: 2, FirstUseTime: timestamppb.New(epoch.Add(-72 * time.Hour))}
 	switch {
 	case w.rotated.IsZero():
 	case w.keyWaits == "" && w.clock.Sub(w.rotated) > 2*time.Second:
-		k.Number, k.UseTime = 3, timestamppb.New(w.rotated)
+		k.Number, k.FirstUseTime = 3, timestamppb.New(w.rotated)
 	default:
-		k.ReplaceTime, k.Message = timestamppb.New(w.rotated), "the next key waits for "+w.keyWaits
+		k.RotationStartTime, k.Message = timestamppb.New(w.rotated), "the next key waits for "+w.keyWaits
 	}
 	return k
 }

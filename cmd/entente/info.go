@@ -92,10 +92,10 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 // whether it is.
 func (a *app) publicationText(p *ententev1.DNSPublication) string {
 	text := fmt.Sprintf("in %s as %q, never confirmed", p.GetDomain(), p.GetInstance())
-	if at := p.GetConfirmTime(); at != nil {
+	if at := p.GetLastConfirmedTime(); at != nil {
 		text = fmt.Sprintf("in %s as %q, confirmed %s ago", p.GetDomain(), p.GetInstance(), a.since(at))
 	}
-	if p.GetLeaving() {
+	if p.GetRemoving() {
 		text += ", to be removed"
 	}
 	if p.GetProblem() != "" {
@@ -107,13 +107,13 @@ func (a *app) publicationText(p *ententev1.DNSPublication) string {
 // domainText says what discovery finds in a domain, or why it finds nothing.
 func (a *app) domainText(d *ententev1.DNSDomain) string {
 	text := d.GetDomain() + ", never answered"
-	if at := d.GetAnswerTime(); at != nil {
+	if at := d.GetLastResponseTime(); at != nil {
 		text = fmt.Sprintf("%s, answered %s ago, clusters: %d", d.GetDomain(), a.since(at), d.GetClusters())
 	}
 	if d.GetError() != "" {
-		text += fmt.Sprintf("; has failed for %s: %s", a.since(d.GetErrorTime()), d.GetError())
+		text += fmt.Sprintf("; has failed for %s: %s", a.since(d.GetErrorStartTime()), d.GetError())
 	}
-	if len(d.GetProblems()) > 0 || d.GetLeftOut() > 0 {
+	if len(d.GetProblems()) > 0 || d.GetOmitted() > 0 {
 		text += "; some records are unusable: see `entente info --get cluster.dnsDomains`"
 	}
 	return text

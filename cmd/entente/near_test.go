@@ -13,7 +13,7 @@ import (
 
 func foundPeer(name string) *ententev1.Peer {
 	return &ententev1.Peer{
-		Name: "peers/" + name, Found: "DNS", Sightings: []*ententev1.Sighting{{Source: "DNS", Where: "example.com"}},
+		Name: "peers/" + name, Source: "DNS", Sightings: []*ententev1.Sighting{{Source: "DNS", Location: "example.com"}},
 		Conditions: []*ententev1.Condition{{Type: "Trusted", Status: "False", Reason: "Discovered"}},
 	}
 }

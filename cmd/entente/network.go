@@ -38,14 +38,14 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	if len(resp.GetPaths()) == 0 {
 		r.none("There is no tunnel.", "")
 	} else {
-		t := r.noted("PEER", "NODE", "TO", "WAY", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
+		t := r.noted("PEER", "NODE", "TO", "CONNECTION", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
 		format.PrintPaths(t, resp.GetPaths())
 	}
 	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
 		_, _ = fmt.Fprintln(r.out)
 		t := r.table("NODE", "GATEWAY", "BACKEND", "KEY", "DIALLED HERE", "SENT TO PEERS")
 		for _, n := range resp.GetNodes() {
-			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
+			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnouncedEndpoints(), ","), "-"))
 		}
 		t.Flush()
 	}
@@ -53,8 +53,8 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 		_, _ = fmt.Fprintln(r.out)
 		format.PrintTroubles(r.noted("SEVERITY", "REASON", "NODE", "WHAT"), resp.GetNodes())
 	}
-	if resp.GetLeftOut() > 0 {
-		r.next("%d more paths and nodes are not shown.", resp.GetLeftOut())
+	if resp.GetOmitted() > 0 {
+		r.next("%d more paths and nodes are not shown.", resp.GetOmitted())
 	}
 }
 
@@ -93,7 +93,7 @@ func (r *run) printPlans(plans []*ententev1.NetworkPlan) error {
 			format.PrintPlan(r.newTable, p)
 		}
 	}
-	if slices.ContainsFunc(plans, func(p *ententev1.NetworkPlan) bool { return len(p.GetRefused()) > 0 }) {
+	if slices.ContainsFunc(plans, func(p *ententev1.NetworkPlan) bool { return len(p.GetErrors()) > 0 }) {
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("it cannot work as planned")}
 	}
 	return nil

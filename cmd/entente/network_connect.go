@@ -228,7 +228,7 @@ func (c *connecting) gone(ctx context.Context) error {
 	var same time.Time
 	err := c.awaitPeer(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
 		theirs = format.OpenContracts(peer, "Provider")
-		notWanted := format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted
+		notWanted := format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonTunnelNotRequired
 		return notWanted || len(theirs) > 0 && c.progress.Stable(&same), "the tunnel to go" + format.Because(peer, v1alpha1.ConditionNetwork), nil
 	})
 	if err != nil {
@@ -238,7 +238,7 @@ func (c *connecting) gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if peer != nil && format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonNoTunnelWanted && len(theirs) > 0 {
+	if peer != nil && format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonTunnelNotRequired && len(theirs) > 0 {
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("the tunnel stays: " + c.local.peer + " asks for it in a contract that this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
 	}
 	c.done("There is no tunnel to %s", c.local.peer)

@@ -97,15 +97,15 @@ func (c *rotation) awaitNodeKeys(ctx context.Context, asked *ententev1.RotateNod
 		for _, name := range slices.Clone(left) {
 			i := slices.IndexFunc(resp.GetNodes(), func(n *ententev1.NetworkNode) bool { return n.GetName() == name })
 			switch {
-			case i >= 0 && !resp.GetNodes()[i].GetKeyUseTime().AsTime().Before(asked.GetAskTime().AsTime()):
+			case i >= 0 && !resp.GetNodes()[i].GetKeyFirstUseTime().AsTime().Before(asked.GetRequestTime().AsTime()):
 				c.done("Node %s has a new key", name)
-			case i < 0 && resp.GetLeftOut() == 0:
+			case i < 0 && resp.GetOmitted() == 0:
 				c.done("Node %s is gone", name)
 			default:
 				if waits == "" {
 					waits = "a new key of node " + name
-					if i >= 0 && resp.GetNodes()[i].GetKeyWaits() != "" {
-						waits += ": " + resp.GetNodes()[i].GetKeyWaits()
+					if i >= 0 && resp.GetNodes()[i].GetKeyRotationMessage() != "" {
+						waits += ": " + resp.GetNodes()[i].GetKeyRotationMessage()
 					}
 				}
 				continue
@@ -129,7 +129,7 @@ func (c *rotation) awaitPresharedKeys(ctx context.Context, asked *ententev1.Rota
 				return false, "", c.call("get peer "+format.Short(name), err)
 			}
 			key := resp.GetPeer().GetTunnel().GetPresharedKey()
-			if key == nil || !key.GetUseTime().AsTime().Before(asked.GetAskTime().AsTime()) {
+			if key == nil || !key.GetFirstUseTime().AsTime().Before(asked.GetRequestTime().AsTime()) {
 				c.done("The tunnel to %s has a new preshared key", format.Short(name))
 				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
 				continue

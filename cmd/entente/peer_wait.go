@@ -85,7 +85,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 		wanted, unwanted, cutOff := true, time.Time{}, ""
 		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
-			if format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted {
+			if format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonTunnelNotRequired {
 				// This may be the status from before the contract.
 				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.Stable(&unwanted)
 				return !wanted, "the tunnel to be made", nil
@@ -119,7 +119,7 @@ func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error
 				node = c.GetNode()
 			}
 		}
-		ready := format.IsTrue(peer, v1alpha1.ConditionOffloading) && format.ConditionOf(peer, v1alpha1.ConditionOffloading).GetReason() != v1alpha1.ReasonLending
+		ready := format.IsTrue(peer, v1alpha1.ConditionOffloading) && format.ConditionOf(peer, v1alpha1.ConditionOffloading).GetReason() != v1alpha1.ReasonProviding
 		return ready && node != "", "the virtual node" + format.Because(peer, v1alpha1.ConditionOffloading), nil
 	})
 	if err != nil {

@@ -75,7 +75,7 @@ func (a *app) testTable(results []*ententev1.PolicyTest) *printer.Table {
 		if r.GetReason() != "" {
 			answer = "after approval"
 		}
-		t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), answer, format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourly()), r.GetMessage())
+		t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), answer, format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourlyPrice()), r.GetMessage())
 	}
 	return t
 }

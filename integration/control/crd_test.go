@@ -152,19 +152,19 @@ func TestInvalidObjectsAreRefusedWithAReason(t *testing.T) {
 		"a level of Pod Security exists":          {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
 		"a policy that peers says with whom":      {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "choose whom to trust"},
 		"a policy that peers selects no clusters": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
-			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{FirstUse: true}, []string{"a"}
+			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{TrustOnFirstUse: true}, []string{"a"}
 		}), want: "decides about the clusters that it peered with"},
 		"first use needs no group": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
-			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Group: &v1alpha1.PeeringGroup{Name: "a", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
+			p.Automatic = &v1alpha1.AutomaticPeering{TrustOnFirstUse: true, Group: &v1alpha1.PeeringGroup{Name: "a", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
 		}), want: "choose one of the two"},
 		"a group is a DNS label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic = &v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "A b", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
 		}), want: "spec.automatic.group.name in body should match"},
 		"clusters are found on LANs and in domains": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
-			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Sources: []v1alpha1.Found{v1alpha1.FoundToken}}
+			p.Automatic = &v1alpha1.AutomaticPeering{TrustOnFirstUse: true, Sources: []v1alpha1.Source{v1alpha1.SourceToken}}
 		}), want: "sources are LAN and DNS"},
 		"an amount has one form": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
-			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.50"}}
+			p.Automatic = &v1alpha1.AutomaticPeering{TrustOnFirstUse: true, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.50"}}
 		}), want: "the last of them not 0: 0.5, not 0.50"},
 		"Services of the system are never exported": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
@@ -284,7 +284,7 @@ func TestKubectlGetPrintsTheUsefulColumns(t *testing.T) {
 	}
 	for resources, want := range map[string][]string{
 		"foreignclusters":      {"NAME", "ROLE", "CONNECTED", "NETWORK", "GRANTED", "USED", "AGE"},
-		"peeringrequests":      {"NAME", "ASKED", "PROVIDER", "ACCEPTED", "REASON", "NODE", "AGE"},
+		"peeringrequests":      {"NAME", "REQUESTED", "PROVIDER", "ACCEPTED", "REASON", "NODE", "AGE"},
 		"contracts":            {"NAME", "PEER", "SIDE", "PHASE", "CPU", "MEMORY", "PODS", "UNTIL", "AGE"},
 		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "STATE", "AGE"},
 		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "CPU", "MEMORY", "DURATION", "AGE"},

@@ -139,7 +139,7 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 			return err
 		}
 		for _, id := range []peering.ClusterID{stranger, liar, peering.ClusterID(peer.Spec.ClusterID)} {
-			if fc := all[id]; len(fc.Status.Sightings) != 1 || fc.Status.Sightings[0].Where != "clusters.example" {
+			if fc := all[id]; len(fc.Status.Sightings) != 1 || fc.Status.Sightings[0].Location != "clusters.example" {
 				return fmt.Errorf("%s has the sightings %+v", id.Short(), fc.Status.Sightings)
 			}
 		}
@@ -156,13 +156,13 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	hint := all[stranger]
-	if hint.Name != "workshop-"+stranger.Short() || hint.Status.Found != v1alpha1.FoundDNS || hint.Spec.TrustBundle != "" || !slices.Equal(hint.Spec.Endpoints, []string{"192.0.2.7:7443"}) {
-		t.Errorf("the stranger is %s: %+v, found by %s", hint.Name, hint.Spec, hint.Status.Found)
+	if hint.Name != "workshop-"+stranger.Short() || hint.Status.Source != v1alpha1.SourceDNS || hint.Spec.TrustBundle != "" || !slices.Equal(hint.Spec.Endpoints, []string{"192.0.2.7:7443"}) {
+		t.Errorf("the stranger is %s: %+v, found by %s", hint.Name, hint.Spec, hint.Status.Source)
 	}
 	if fc, there := all[server]; there {
 		t.Errorf("a cluster that is said to be where this one's API server is, is known: %+v", fc.Spec)
 	}
-	if now := all[peering.ClusterID(peer.Spec.ClusterID)]; !slices.Equal(now.Spec.Endpoints, peer.Spec.Endpoints) || now.Spec.TrustBundle != peer.Spec.TrustBundle || now.Status.Found != peer.Status.Found {
+	if now := all[peering.ClusterID(peer.Spec.ClusterID)]; !slices.Equal(now.Spec.Endpoints, peer.Spec.Endpoints) || now.Spec.TrustBundle != peer.Spec.TrustBundle || now.Status.Source != peer.Status.Source {
 		t.Errorf("the peer was %+v and is %+v", peer.Spec, now.Spec)
 	}
 	home.flags = flags

@@ -258,7 +258,7 @@ func TestAnotherPoolRunsPodsForWhichOneHasNoNode(t *testing.T) {
 	if err := home.client.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o); err != nil {
 		t.Fatal(err)
 	}
-	if first != gpu || len(o.Status.KeptAway) != 1 || o.Status.KeptAway[0].Node != gpu {
-		t.Errorf("it was on %s first, and kept away are %+v", first, o.Status.KeptAway)
+	if first != gpu || len(o.Status.PlacementBackoffs) != 1 || o.Status.PlacementBackoffs[0].Node != gpu {
+		t.Errorf("it was on %s first, and kept away are %+v", first, o.Status.PlacementBackoffs)
 	}
 }

@@ -649,7 +649,7 @@ func (p *third) holds(id peering.ClusterID) identity.Bundle {
 
 func (p *third) exchange(peer peering.ClusterID) heartbeat.Config {
 	return heartbeat.Config{
-		Patience: heartbeat.SessionPatience,
+		Timeout: heartbeat.SessionTimeout,
 		Watch: func(changed func()) func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -273,8 +273,8 @@ func TestAManifestWithATokenJoinsOnce(t *testing.T) {
 	if err := home.get(ctx, abroadName, &joined); err != nil {
 		t.Fatal(err)
 	}
-	if joined.Spec.ClusterID != idOf(t, abroad) || joined.Status.Found != v1alpha1.FoundToken {
-		t.Errorf("it joined as %+v, found by %s", joined.Spec, joined.Status.Found)
+	if joined.Spec.ClusterID != idOf(t, abroad) || joined.Status.Source != v1alpha1.SourceToken {
+		t.Errorf("it joined as %+v, found by %s", joined.Spec, joined.Status.Source)
 	}
 	if err := home.client.Delete(ctx, s); err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestACodeIsComparedBeforeTrust(t *testing.T) {
 		if err := c.get(ctx, peerOf(c), &fc); err != nil {
 			t.Fatal(err)
 		}
-		if fc.Spec.TrustBundle != "" || fc.Status.Found != v1alpha1.FoundIntroduction {
+		if fc.Spec.TrustBundle != "" || fc.Status.Source != v1alpha1.SourceIntroduction {
 			t.Errorf("%s knows it as %+v %+v", c.name, fc.Spec, fc.Status)
 		}
 		codes[c.name] = fc.Status.Introduction.Code

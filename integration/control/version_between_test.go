@@ -382,8 +382,8 @@ func (l *laterAgent) sends(method string, m proto.Message) []proto.Message {
 			m,
 		}
 		switch x.GetMessage().(type) {
-		case *ententev1.SyncResponse_Held_, *ententev1.SyncResponse_Synced_:
-			out = append([]proto.Message{&ententev1.SyncResponse{Message: &ententev1.SyncResponse_Held_{Held: &ententev1.SyncResponse_Held{Ref: ref, Hash: hash}}}}, out...)
+		case *ententev1.SyncResponse_Existing_, *ententev1.SyncResponse_Synced_:
+			out = append([]proto.Message{&ententev1.SyncResponse{Message: &ententev1.SyncResponse_Existing_{Existing: &ententev1.SyncResponse_Existing{Ref: ref, Hash: hash}}}}, out...)
 		default:
 			out = append(out,
 				&ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: &ententev1.SyncResponse_Ack{Ref: ref, Hash: hash}}},
@@ -478,11 +478,11 @@ func forgetful(m proto.Message) proto.Message {
 		case *ententev1.PeerState:
 			x.Protocol, x.Capabilities, x.BundleHash = 0, nil, nil
 		case *ententev1.ContractState:
-			x.Statement, x.DrainUntil, x.Message = 0, nil, ""
+			x.StatementSequence, x.DrainUntil, x.Message = 0, nil, ""
 		case *ententev1.TerminateContractRequest:
 			x.DrainUntil = nil
 		case *ententev1.Advertisement:
-			x.Hourly, x.StorageClasses = nil, nil
+			x.HourlyPrice, x.StorageClasses = nil, nil
 		case *ententev1.SyncResponse_Status:
 			x.DeletionTimestamp = ""
 		}

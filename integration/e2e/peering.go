@@ -284,7 +284,7 @@ func Alias(peer *v1alpha1.ForeignCluster, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, b := range peer.Status.Blocks {
+	for _, b := range peer.Status.AliasBlocks {
 		block, err := netip.ParsePrefix(b.Alias)
 		if err != nil {
 			return "", err

@@ -177,7 +177,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: remote}, &ns); err != nil {
 				return "", err
 			}
-			if ns.Labels[v1alpha1.LabelKept] == "" || !ns.DeletionTimestamp.IsZero() {
+			if ns.Labels[v1alpha1.LabelRetained] == "" || !ns.DeletionTimestamp.IsZero() {
 				return fmt.Sprintf("its labels are %v", ns.Labels), nil
 			}
 			return "", nil
@@ -420,7 +420,7 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 	OK(t, err)
 	OK(t, w.Until(ctx, Scheduled, "the volume to be all that is left abroad", func(ctx context.Context) (string, error) {
 		var claims corev1.PersistentVolumeClaimList
-		if err := w.Abroad.Client.List(ctx, &claims, ctrlclient.InNamespace(remote), ctrlclient.HasLabels{v1alpha1.LabelKept}); err != nil {
+		if err := w.Abroad.Client.List(ctx, &claims, ctrlclient.InNamespace(remote), ctrlclient.HasLabels{v1alpha1.LabelRetained}); err != nil {
 			return "", err
 		}
 		var contracts v1alpha1.ContractList
@@ -433,7 +433,7 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 			}
 		}
 		// Also the ephemeral one of the pod that ended while the provider could not be notified.
-		if len(claims.Items) != 2 || claims.Items[0].Annotations[v1alpha1.AnnotationKeptSince] == "" {
+		if len(claims.Items) != 2 || claims.Items[0].Annotations[v1alpha1.AnnotationRetainedSince] == "" {
 			return fmt.Sprintf("%d claims are kept, want two", len(claims.Items)), nil
 		}
 		return "", nil

@@ -155,7 +155,7 @@ func BenchmarkFoundBesideAvahi(b *testing.B) {
 	})
 	watchObjects(ctx, b, rome, &v1alpha1.NodeDiscoveryList{}, func(o ctrlclient.Object, at time.Time) {
 		now := map[string]bool{}
-		for _, c := range o.(*v1alpha1.NodeDiscovery).Status.Found {
+		for _, c := range o.(*v1alpha1.NodeDiscovery).Status.Clusters {
 			now[c.ClusterID] = true
 			f.reported.see(c.ClusterID, at)
 		}

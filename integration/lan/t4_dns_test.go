@@ -89,8 +89,8 @@ zone "bind.test" { type primary; file "bind.test"; update-policy {
 				return "", err
 			case fc == nil:
 				return "it is not known", nil
-			case fc.Status.Found != v1alpha1.FoundDNS || len(fc.Status.Sightings) != 1 || fc.Status.Sightings[0].Where != domain || !slices.Contains(fc.Status.Sightings[0].Endpoints, want):
-				return fmt.Sprintf("it is found by %q: %+v", fc.Status.Found, fc.Status.Sightings), nil
+			case fc.Status.Source != v1alpha1.SourceDNS || len(fc.Status.Sightings) != 1 || fc.Status.Sightings[0].Location != domain || !slices.Contains(fc.Status.Sightings[0].Endpoints, want):
+				return fmt.Sprintf("it is found by %q: %+v", fc.Status.Source, fc.Status.Sightings), nil
 			case meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted):
 				return "it is trusted", nil
 			}

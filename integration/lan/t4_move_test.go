@@ -81,7 +81,7 @@ func sighted(ctx context.Context, side, other *e2e.Side, want bool) (missing str
 	}
 	at := fmt.Sprintf("%s:%d", other.Plan.Control().Address, e2e.PeerNodePort)
 	is := slices.ContainsFunc(fc.Status.Sightings, func(s v1alpha1.Sighting) bool {
-		return s.Source == v1alpha1.FoundLAN && slices.Contains(s.Endpoints, at)
+		return s.Source == v1alpha1.SourceLAN && slices.Contains(s.Endpoints, at)
 	})
 	if is != want || !want && len(fc.Status.Sightings) > 0 {
 		return fmt.Sprintf("%s finds %s, which is at %s, at %+v", side.Name, other.Name, at, fc.Status.Sightings), nil

@@ -268,7 +268,7 @@ func (p *Peer) network() *peering.Network {
 	// What crypto/rand reads cannot fail.
 	_, _ = rand.Read(g.PublicKey[:])
 	_, _ = rand.Read(overlay[8:])
-	_, _ = rand.Read(n.PresharedHalf[:])
+	_, _ = rand.Read(n.PresharedKeyShare[:])
 	g.Overlay = netip.AddrFrom16(overlay)
 	n.Gateways = []peering.Gateway{g}
 	n.Aliases = []peering.Alias{{Prefix: PodCIDR, Alias: netip.MustParsePrefix("10.98.0.0/16")}}
@@ -300,7 +300,7 @@ func (p *Peer) watchState(changed func()) func() {
 
 func (p *Peer) exchange() heartbeat.Config {
 	return heartbeat.Config{
-		Patience: heartbeat.SessionPatience,
+		Timeout: heartbeat.SessionTimeout,
 		Current: func(context.Context) (*ententev1.PeerState, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()

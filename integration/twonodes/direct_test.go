@@ -19,12 +19,12 @@ func opens(ctx context.Context, w *e2e.World, side *e2e.Side, to string) error {
 		if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Name: side.Node()}, &n); err != nil {
 			return "", err
 		}
-		for _, d := range n.Status.Direct {
-			if d.Node == to && d.Open {
+		for _, d := range n.Status.DirectPaths {
+			if d.Node == to && d.InUse {
 				return "", nil
 			}
 		}
-		return fmt.Sprintf("it has %+v", n.Status.Direct), nil
+		return fmt.Sprintf("it has %+v", n.Status.DirectPaths), nil
 	})
 }
 

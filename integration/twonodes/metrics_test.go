@@ -109,7 +109,7 @@ func TestMetricsOfNodesRequireTheRightToReadThem(t *testing.T) {
 			var missing []string
 			for name, labels := range map[string][]string{
 				"entente_fabric_peer_packets_total": {peer, `direction="sent"`}, "entente_fabric_peer_bytes_total": {peer, `direction="received"`},
-				"entente_fabric_received_bytes_total": {peer}, "entente_fabric_sent_bytes_total": {peer}, "entente_fabric_path_up": {peer, `way="Direct"`},
+				"entente_fabric_received_bytes_total": {peer}, "entente_fabric_sent_bytes_total": {peer}, "entente_fabric_path_up": {peer, `connection_type="Direct"`},
 				"entente_fabric_path_active": {peer}, "entente_fabric_path_mtu_bytes": {peer}, "entente_fabric_round_trip_seconds_count": {peer},
 				"entente_fabric_probes_answered_total": {peer}, "entente_fabric_last_handshake_seconds": {peer}, "entente_fabric_packets_total": {`direction="received"`},
 			} {

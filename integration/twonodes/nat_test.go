@@ -232,7 +232,7 @@ func hasWay(ctx context.Context, w *e2e.World, side *e2e.Side, way string) error
 		}
 		for line := range strings.Lines(text) {
 			f := strings.Fields(line)
-			// PEER NODE TO WAY ENDPOINT STATE RTT MTU USE
+			// PEER NODE TO CONNECTION ENDPOINT STATE RTT MTU USE
 			if len(f) < 9 || f[0] != side.Other.Name || f[1] != side.Node() || f[2] != side.Other.Node() {
 				continue
 			}

@@ -129,7 +129,7 @@ func (a *addresses) table(peer peering.ClusterID) *table {
 
 func tableOf(fc *v1alpha1.ForeignCluster) *table {
 	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}, released: map[netip.Addr]bool{}}
-	for _, b := range fc.Status.Blocks {
+	for _, b := range fc.Status.AliasBlocks {
 		for _, r := range b.Released {
 			if int(r.Index) < len(b.Addresses) {
 				if addr, err := netip.ParseAddr(b.Addresses[r.Index]); err == nil {
@@ -138,11 +138,11 @@ func tableOf(fc *v1alpha1.ForeignCluster) *table {
 			}
 		}
 	}
-	for _, m := range fabric.Mappings(nil, fc.Status.Blocks) {
+	for _, m := range fabric.Mappings(nil, fc.Status.AliasBlocks) {
 		t.single[m.Real.Addr()] = m.Alias.Addr()
 	}
 	if n := fc.Status.Network; n != nil {
-		t.ours = fabric.Mappings(n.Aliases, n.Blocks)
+		t.ours = fabric.Mappings(n.Aliases, n.AliasBlocks)
 	}
 	return t
 }

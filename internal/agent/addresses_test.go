@@ -15,7 +15,7 @@ func TestAnAddressThatIsNamedNoLongerIsKnownAndLeadsNowhere(t *testing.T) {
 	t.Parallel()
 	var fc v1alpha1.ForeignCluster
 	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.1.0.0/24", Alias: "198.18.0.0/24"}}
-	fc.Status.Blocks = []v1alpha1.AliasBlock{{
+	fc.Status.AliasBlocks = []v1alpha1.AliasBlock{{
 		Alias: "198.19.0.0/30", Addresses: []string{"10.2.0.1", "10.2.0.2", "10.1.0.7", ""},
 		Released: []v1alpha1.ReleasedAlias{{Index: 1, Time: metav1.Now()}, {Index: 2, Time: metav1.Now()}, {Index: 9, Time: metav1.Now()}},
 	}}

@@ -65,10 +65,10 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 		self.Problems, self.Domains = a.problems, domainStates(a.found.Browser)
 	}
 	if a.cfg.DiscoveryLAN {
-		self.Sources = append(self.Sources, v1alpha1.FoundLAN)
+		self.Sources = append(self.Sources, v1alpha1.SourceLAN)
 	}
 	if len(a.cfg.DiscoveryDomains) > 0 {
-		self.Sources = append(self.Sources, v1alpha1.FoundDNS)
+		self.Sources = append(self.Sources, v1alpha1.SourceDNS)
 	}
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published

@@ -172,7 +172,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.states = &controller.States{
 		Exchange: keys,
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, KeyShare: a.keyShare, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Offering:       func(peer peering.ClusterID) peering.Offering { return a.provider.Offering(peer) },
 		Capabilities:   func(peer peering.ClusterID) []string { return a.thirds.capabilities(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
@@ -197,18 +197,18 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	return nil
 }
 
-// half returns this cluster's half of the preshared key with a number and a peer, derived (RFC 5869) so that it is
+// keyShare returns this cluster's share of the preshared key with a number and a peer, derived (RFC 5869) so that it is
 // the same after a restart.
-func (a *agent) half(peer peering.ClusterID, number uint64) peering.PresharedHalf {
+func (a *agent) keyShare(peer peering.ClusterID, number uint64) peering.PresharedKeyShare {
 	info := "entente tunnel preshared half " + string(peer)
 	if number > 0 {
 		info += " " + strconv.FormatUint(number, 10)
 	}
-	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, info, len(peering.PresharedHalf{}))
+	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, info, len(peering.PresharedKeyShare{}))
 	if err != nil {
 		panic(err) // 32 bytes are never too many
 	}
-	return peering.PresharedHalf(out)
+	return peering.PresharedKeyShare(out)
 }
 
 func (a *agent) reconcileGateways(context.Context) error {

@@ -92,7 +92,7 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 	fc.Spec.ClusterID = "p"
 	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}
 	fc.Status.Network = &v1alpha1.PeerNetwork{Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}}}
-	fc.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "10.248.0.4/30", Addresses: []string{"", "192.168.5.1", "", "10.201.0.7"}}}
+	fc.Status.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "10.248.0.4/30", Addresses: []string{"", "192.168.5.1", "", "10.201.0.7"}}}
 	a := &addresses{client: indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc))}
 	for name, tc := range map[string]struct {
 		translate func(peering.ClusterID, netip.Addr) (netip.Addr, bool)

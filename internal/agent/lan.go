@@ -29,7 +29,7 @@ func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string)
 			return nil, err
 		}
 		spec := fabric.Published(a.service(all), all)
-		spec.Interfaces, spec.Expected = interfaces, expected
+		spec.Interfaces, spec.PreferredClusterIDs = interfaces, expected
 		return &spec, nil
 	}}
 	return discoveries.SetupWithManager(a.mgr)

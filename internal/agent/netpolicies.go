@@ -62,7 +62,7 @@ func (a *agent) mappings(peer peering.ClusterID) []netpolicy.Mapping {
 		return nil
 	}
 	var out []netpolicy.Mapping
-	for _, m := range fabric.Mappings(fc.Status.Aliases, fc.Status.Blocks) {
+	for _, m := range fabric.Mappings(fc.Status.Aliases, fc.Status.AliasBlocks) {
 		out = append(out, netpolicy.Mapping{Real: m.Real, Alias: m.Alias})
 	}
 	return out

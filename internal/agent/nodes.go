@@ -268,7 +268,7 @@ func networkOf(fc *v1alpha1.ForeignCluster) vk.Network {
 		return vk.Network{Wanted: true}
 	}
 	return vk.Network{
-		Wanted: c.Reason != v1alpha1.ReasonNoTunnelWanted,
+		Wanted: c.Reason != v1alpha1.ReasonTunnelNotRequired,
 		Up:     store.TunnelPasses(c), Known: c.Status != metav1.ConditionUnknown,
 		Reason: c.Reason, Message: c.Message,
 	}
@@ -428,7 +428,7 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			if s.Counts > 0 {
 				state.Fence = &metav1.Duration{Duration: s.Counts}
 				if !s.Answered {
-					state.FenceAsked = &metav1.Duration{Duration: s.Fence}
+					state.PendingFence = &metav1.Duration{Duration: s.Fence}
 				}
 			}
 			if s.Accepted {
@@ -436,7 +436,7 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			}
 			switch {
 			case !placement.Selects(selector, *v.labels.Load()):
-				state.State, state.Message = v1alpha1.OffloadingEnding, "spec.clusterSelector no longer selects this cluster, and pods of the namespace are there"
+				state.State, state.Message = v1alpha1.OffloadingTerminating, "spec.clusterSelector no longer selects this cluster, and pods of the namespace are there"
 			case s.Refusal != nil:
 				state.State, state.Message = v1alpha1.OffloadingRefused, s.Refusal.Error()
 			case s.Accepted:

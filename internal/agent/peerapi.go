@@ -134,7 +134,7 @@ func (a *agent) runSessions(context.Context) error {
 	}), a.run(a.watchSessions), a.run(a.watchOwn))
 }
 
-var errKeepalive = fmt.Errorf("the peer sent nothing for %s", heartbeat.SessionPatience)
+var errKeepalive = fmt.Errorf("the peer sent nothing for %s", heartbeat.SessionTimeout)
 
 // talk runs the state exchange of a session that this side dialled, as long as the session lives: the side that
 // dialled opens the exchange. For other sessions it returns at once, so that they have no goroutine.
@@ -153,9 +153,9 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 	}
 	defer ended()
 	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
-		Patience: heartbeat.SessionPatience,
-		Current:  func(ctx context.Context) (*ententev1.PeerState, error) { return a.exchange.State(ctx, s.Peer) },
-		Watch:    func(changed func()) func() { return a.exchange.Watch(s.Peer, changed) },
+		Timeout: heartbeat.SessionTimeout,
+		Current: func(ctx context.Context) (*ententev1.PeerState, error) { return a.exchange.State(ctx, s.Peer) },
+		Watch:   func(changed func()) func() { return a.exchange.Watch(s.Peer, changed) },
 		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
 			return a.exchange.Observe(ctx, s.Peer, state)
 		},

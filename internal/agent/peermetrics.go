@@ -76,11 +76,11 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 		seen[fc.Spec.ClusterID] = true
 		for _, c := range fc.Status.Conditions {
-			if c.Status != metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNoTunnelWanted && c.Reason != v1alpha1.ReasonNoContract {
+			if c.Status != metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonTunnelNotRequired && c.Reason != v1alpha1.ReasonNoContract {
 				gauge(m.condition, map[bool]float64{true: 1}[c.Status == metav1.ConditionTrue], fc.Spec.ClusterID, c.Type)
 			}
 		}
-		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason != v1alpha1.ReasonNoTunnelWanted {
+		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason != v1alpha1.ReasonTunnelNotRequired {
 			gauge(m.cutOff, map[bool]float64{true: 1}[c.Reason == v1alpha1.ReasonNodesCutOff], fc.Spec.ClusterID)
 		}
 		if due := controller.RotationDue(fc, m.keyEvery); !due.IsZero() {

@@ -27,10 +27,10 @@ func TestMetricsShowTrustedPeersAndThePool(t *testing.T) {
 	trusted := is(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined")
 	good := peer("good", "good-id", trusted, is(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up"), is(v1alpha1.ConditionNetwork, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff), is(v1alpha1.ConditionOffloading, metav1.ConditionUnknown, "Starting"))
 	good.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/24", Alias: "198.18.1.0/24"}, {Prefix: "fd00::/64", Alias: "fdd7:585b:e300::/64"}}
-	good.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "198.18.2.0/26"}}
+	good.Status.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "198.18.2.0/26"}}
 	good.Status.PresharedKey = &v1alpha1.PresharedKeyStatus{Since: metav1.NewTime(time.Unix(1000, 0))}
 	idle := peer("idle", "idle-id", trusted, is(v1alpha1.ConditionConnected, metav1.ConditionFalse, "Refused"),
-		is(v1alpha1.ConditionNetwork, metav1.ConditionFalse, v1alpha1.ReasonNoTunnelWanted), is(v1alpha1.ConditionOffloading, metav1.ConditionFalse, v1alpha1.ReasonNoContract))
+		is(v1alpha1.ConditionNetwork, metav1.ConditionFalse, v1alpha1.ReasonTunnelNotRequired), is(v1alpha1.ConditionOffloading, metav1.ConditionFalse, v1alpha1.ReasonNoContract))
 	found := peer("found", "found-id", is(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "Found"), is(v1alpha1.ConditionConnected, metav1.ConditionFalse, "NotTrusted"))
 	twice := peer("twice", "good-id", trusted)
 	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(good, idle, found, twice).Build()

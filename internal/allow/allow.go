@@ -50,7 +50,7 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 	var out []v1alpha1.Exposure
 	room, closed := MaxExposed, 0
 	for _, e := range sorted {
-		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, Third: e.Third, AnySource: e.AnySource}
+		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, DestinationPeerID: e.Third, AnySource: e.AnySource}
 		if !e.AnySource {
 			x.From = addresses(e.From)
 		}
@@ -96,7 +96,7 @@ func kept(exposed []Exposed, current []v1alpha1.Exposure) []Exposed {
 		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
 			continue
 		}
-		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, Third: s.Third, AnySource: s.AnySource, From: kube.Addrs(s.From)}
+		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, Third: s.DestinationPeerID, AnySource: s.AnySource, From: kube.Addrs(s.From)}
 		e.To = slices.Collect(maps.Keys(openOf(s.To)))
 		out = append(out, e)
 	}
@@ -177,15 +177,15 @@ func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 	type key struct{ contract, namespace, third string }
 	other := make(map[key]*v1alpha1.Exposure, len(b))
 	for i := range b {
-		other[key{b[i].Contract, b[i].Namespace, b[i].Third}] = &b[i]
+		other[key{b[i].Contract, b[i].Namespace, b[i].DestinationPeerID}] = &b[i]
 	}
 	var out []v1alpha1.Exposure
 	for _, x := range a {
-		y := other[key{x.Contract, x.Namespace, x.Third}]
+		y := other[key{x.Contract, x.Namespace, x.DestinationPeerID}]
 		if y == nil {
 			continue
 		}
-		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, Third: x.Third, AnySource: x.AnySource && y.AnySource}
+		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, DestinationPeerID: x.DestinationPeerID, AnySource: x.AnySource && y.AnySource}
 		switch {
 		case common.AnySource:
 		case x.AnySource:

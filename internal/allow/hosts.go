@@ -270,7 +270,7 @@ func OpensAny(allow []v1alpha1.Exposure, a netip.Addr) bool {
 // CalledBy returns the alias by which a peer knows a single address.
 func CalledBy(t *v1alpha1.TunnelSpec, a netip.Addr) (netip.Addr, bool) {
 	text := a.String()
-	for _, b := range t.LocalBlocks {
+	for _, b := range t.LocalAliasBlocks {
 		p, err := netip.ParsePrefix(b.Alias)
 		if err != nil {
 			continue

@@ -40,8 +40,8 @@ func TestAnExternalHostReportsItsState(t *testing.T) {
 	t.Parallel()
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "milan"}, Spec: v1alpha1.TunnelSpec{
 		ForeignCluster: "milan", PeerID: "m",
-		Allow:       []v1alpha1.Exposure{{Namespace: "shop", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"192.168.7.9", "2001:db8::9"}, AnyPort: true}}}},
-		LocalBlocks: []v1alpha1.AliasBlock{{Alias: "198.18.0.64/30", Addresses: []string{"10.200.0.1", "", "192.168.7.9", ""}}},
+		Allow:            []v1alpha1.Exposure{{Namespace: "shop", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"192.168.7.9", "2001:db8::9"}, AnyPort: true}}}},
+		LocalAliasBlocks: []v1alpha1.AliasBlock{{Alias: "198.18.0.64/30", Addresses: []string{"10.200.0.1", "", "192.168.7.9", ""}}},
 	}}
 	c := peertest.Client(t, tunnel,
 		&v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan"}}, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "rome"}},

@@ -235,7 +235,7 @@ func groupsOnce(rules []policyRule) {
 	for i := range rules {
 		for j := range rules {
 			if a, b := rules[i].Group, rules[j].Group; i != j && a != nil && b != nil && a.Name == b.Name {
-				rules[i].problem = trust.Attempt{Reason: "GroupTwice", Message: fmt.Sprintf("the policy %s has the group %s, too: no cluster is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
+				rules[i].problem = trust.Attempt{Reason: "DuplicateGroup", Message: fmt.Sprintf("the policy %s has the group %s, too: no cluster is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
 			}
 		}
 	}
@@ -591,7 +591,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionAutomatic)
 	} else {
 		peers, waiting := plan.peers[p.Name], plan.waiting[p.Name]
-		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)}
+		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Pending: int32(waiting)}
 		c := store.Condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
 		if waiting > 0 {
 			c.Message += "; `entente peers` says what others wait for"

@@ -91,7 +91,7 @@ func (at *automaticTest) looks(t *testing.T) {
 // found has discovery find Milan.
 func (at *automaticTest) found(t *testing.T) {
 	t.Helper()
-	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(at.clock.Now())}}
+	seen := []v1alpha1.Sighting{{Source: v1alpha1.SourceLAN, Location: "eth0", Endpoints: []string{"192.0.2.1:7443"}, LastSeenTime: metav1.NewTime(at.clock.Now())}}
 	if _, made, err := store.Sight(t.Context(), at.Client, at.milan.ID, "milan", seen); err != nil || !made {
 		t.Fatalf("made %t: %v", made, err)
 	}
@@ -194,7 +194,7 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	if err := at.Client.Get(t.Context(), client.ObjectKey{Name: "home"}, &status); err != nil {
 		t.Fatal(err)
 	}
-	if s := status.Status; !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAutomatic) || s.Automatic == nil || s.Automatic.Peers != 1 || s.Automatic.Waiting != 0 {
+	if s := status.Status; !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAutomatic) || s.Automatic == nil || s.Automatic.Peers != 1 || s.Automatic.Pending != 0 {
 		t.Errorf("the policy's condition is %+v", s)
 	}
 	if !slices.Contains(at.events.Events, "Warning LeftAlone") || !slices.Contains(at.events.Events, "Normal PeeredByPolicy") {
@@ -335,7 +335,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := newAutomaticTest(t)
-			at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 			at.found(t)
 			at.looks(t)
 			fc := peertest.PeerCalled(t, at.Client, "milan")
@@ -557,7 +557,7 @@ func TestGroupOfTwoPoliciesTrustsNoCluster(t *testing.T) {
 	at.make(t, named("first", "garage"), second, named("third", "attic"),
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
 	at.looks(t)
-	for policy, want := range map[string]string{"first": "GroupTwice", "second": "GroupTwice", "third": "Peering"} {
+	for policy, want := range map[string]string{"first": "DuplicateGroup", "second": "DuplicateGroup", "third": "Peering"} {
 		var p v1alpha1.PeeringPolicy
 		if err := at.Client.Get(t.Context(), client.ObjectKey{Name: policy}, &p); err != nil {
 			t.Fatal(err)
@@ -616,7 +616,7 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 // TestPeerThatLeftIsForgotten has a policy's peer be uninstalled.
 func TestPeerThatLeftIsForgotten(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	at.found(t)
 	at.looks(t)
 	name := peerOfTest(t, at)
@@ -645,7 +645,7 @@ func TestPeerThatLeftIsForgotten(t *testing.T) {
 // with it that its ForeignCluster does not show yet.
 func TestPeerThatVanishedIsForgotten(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	at.found(t)
 	at.looks(t)
 	at.clock.Pass(laterAfter)
@@ -676,7 +676,7 @@ func TestPeerThatVanishedIsForgotten(t *testing.T) {
 // TestPolicyReportsWhatAPersonForgot has a policy list a cluster that a person forgot.
 func TestPolicyReportsWhatAPersonForgot(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -710,7 +710,7 @@ func TestAdministratorsDecideDuringACall(t *testing.T) {
 	t.Parallel()
 	policies := map[string]func(*v1alpha1.AutomaticPeering){
 		"group": func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} },
-		"first": func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true },
+		"first": func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true },
 	}
 	for by, edit := range policies {
 		for name, during := range map[string]func(*testing.T, *automaticTest, *v1alpha1.PeeringPolicy){
@@ -775,11 +775,11 @@ func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, policyCalled("a", func(a *v1alpha1.AutomaticPeering) {
 		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
-	}), policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	}), policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	at.Direct = unreadable{at.Direct}
 	policies := at.rules(t.Context(), []v1alpha1.PeeringPolicy{
 		*policyCalled("a", func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }),
-		*policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }),
+		*policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }),
 	})
 	if len(policies) != 2 || policies[0].problem.Reason != "SecretUnreadable" || policies[1].problem.Reason != "" {
 		t.Errorf("the policies are %+v", policies)
@@ -788,7 +788,7 @@ func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
 
 func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	at.MayDial = func(endpoint string) bool { return endpoint != "192.0.2.1:7443" }
 	at.found(t)
 	at.looks(t)
@@ -803,7 +803,7 @@ func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	t.Parallel()
 	rome := peertest.TrustedPeer("rome", 1, "192.0.2.99:7443")
-	at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 	at.milan.Info.Name = "Rome"
 	at.found(t)
 	at.looks(t)
@@ -826,7 +826,7 @@ func TestFirstUseReportsWhyItDeclinesAnImpostor(t *testing.T) {
 			t.Parallel()
 			endpoint := map[string]string{"found": "192.0.2.1:7443"}[name]
 			rome := peertest.TrustedPeer("rome", 1, endpoint)
-			at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))
 			at.milan.Info.Name = "Rome"
 			at.found(t)
 			hint := "milan-" + at.milan.ID.Short()
@@ -850,7 +850,7 @@ func TestFirstUseReportsWhyItDeclinesAnImpostor(t *testing.T) {
 			if err := at.Client.Get(t.Context(), client.ObjectKey{Name: "home"}, &p); err != nil {
 				t.Fatal(err)
 			}
-			if p.Status.Automatic == nil || p.Status.Automatic.Waiting != 1 || p.Status.Automatic.Peers != 0 {
+			if p.Status.Automatic == nil || p.Status.Automatic.Pending != 1 || p.Status.Automatic.Peers != 0 {
 				t.Errorf("the policy's status is %+v", p.Status.Automatic)
 			}
 			at.clock.Pass(time.Minute)
@@ -893,7 +893,7 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at := newAutomaticTest(t, append(tt.others, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))...)
+			at := newAutomaticTest(t, append(tt.others, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse = true }))...)
 			at.milan.Info.Name = tt.says
 			at.found(t)
 			at.during = func() {
@@ -972,15 +972,15 @@ func TestPlanUse(t *testing.T) {
 		requests []v1alpha1.PeeringRequest
 		want     string
 	}{
-		"Lend asks for nothing":    {as("Lend"), nil, ""},
-		"to use is":                {as("Use"), nil, "create automatic-c1"},
+		"Provide asks for nothing": {as("Provide"), nil, ""},
+		"to use is":                {as("Consume"), nil, "create automatic-c1"},
 		"it is there":              {as("Both"), []v1alpha1.PeeringRequest{request(same)}, ""},
 		"the provider ended it":    {as("Both"), []v1alpha1.PeeringRequest{request(ended(time.Minute))}, ""},
 		"it did, and trust is new": {as("Both"), []v1alpha1.PeeringRequest{request(ended(-time.Minute))}, "remove automatic-c1"},
 		"it asks for other things": {rule(func(a *v1alpha1.AutomaticPeering) { a.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"} }), []v1alpha1.PeeringRequest{request(same)}, "change automatic-c1"},
-		"Lend from now on":         {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
-		"it is a person's":         {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},
-		"it is a copy of one":      {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Name = "mine" })}, ""},
+		"Provide from now on":      {as("Provide"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
+		"it is a person's":         {as("Provide"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},
+		"it is a copy of one":      {as("Provide"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Name = "mine" })}, ""},
 		"a person's is in its way": {as("Both"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, "left alone PeeringRequest automatic-c1"},
 		"of a peer that is gone":   {as("Both"), []v1alpha1.PeeringRequest{request(same), request(func(r *v1alpha1.PeeringRequest) { r.Name = "automatic-c2" })}, "remove automatic-c2"},
 	} {

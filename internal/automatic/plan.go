@@ -55,11 +55,11 @@ type policyRule struct {
 
 func (p *policyRule) lists(id string) bool { return slices.Contains(p.ClusterIDs, id) }
 
-func (p *policyRule) sources() []v1alpha1.Found {
+func (p *policyRule) sources() []v1alpha1.Source {
 	if len(p.Sources) > 0 {
 		return p.Sources
 	}
-	return []v1alpha1.Found{v1alpha1.FoundLAN, v1alpha1.FoundDNS}
+	return []v1alpha1.Source{v1alpha1.SourceLAN, v1alpha1.SourceDNS}
 }
 
 // stillTrusts reports whether it trusts a cluster for the reason for which it was trusted.
@@ -73,7 +73,7 @@ func (p *policyRule) trusts(id peering.ClusterID, by basis) bool {
 	case by == byClusterID:
 		return p.lists(string(id))
 	case by == byFirstUse:
-		return p.FirstUse
+		return p.TrustOnFirstUse
 	case strings.HasPrefix(string(by), string(byGroup)):
 		return p.Group != nil && groupBasis(p.Group.Name) == by
 	}
@@ -602,7 +602,7 @@ func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alph
 			}
 		}
 	}
-	if !slices.ContainsFunc(rules, func(rule policyRule) bool { return rule.FirstUse }) {
+	if !slices.ContainsFunc(rules, func(rule policyRule) bool { return rule.TrustOnFirstUse }) {
 		return out
 	}
 	// The condition is set only by a later reconciliation of what discovery finds.
@@ -611,7 +611,7 @@ func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alph
 		takes = c
 	}
 	for i := range rules {
-		if rule := &rules[i]; rule.FirstUse {
+		if rule := &rules[i]; rule.TrustOnFirstUse {
 			if at := rule.endpoints(fc); len(at) > 0 {
 				o := option{rule: rule, by: byFirstUse, endpoints: at}
 				if takes != nil {

@@ -38,8 +38,8 @@ func grouping(name, group string) policyRule {
 	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: group} })
 }
 
-func firstUse(name string, sources ...v1alpha1.Found) policyRule {
-	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.FirstUse, a.Sources = true, sources })
+func firstUse(name string, sources ...v1alpha1.Source) policyRule {
+	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.TrustOnFirstUse, a.Sources = true, sources })
 }
 
 func changed(fc v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
@@ -53,7 +53,7 @@ func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignClust
 	fc := peertest.TrustedPeer(name, n, "192.0.2.1:7443")
 	fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
 	fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: string(by)}
-	fc.Spec.Decision, fc.Status.Found = v1alpha1.DecisionApproved, v1alpha1.FoundLAN
+	fc.Spec.Decision, fc.Status.Source = v1alpha1.DecisionApproved, v1alpha1.SourceLAN
 	return fc
 }
 
@@ -130,13 +130,13 @@ func TestAutomaticPlan(t *testing.T) {
 		"first use of an impostor":         {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
 		"first use of one that will be":    {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
 		"it did, with another's name":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
-		"first use where it is not found":  {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"first use where it is not found":  {[]policyRule{firstUse("home", v1alpha1.SourceDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"an ID proves more than a group":   {[]policyRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"a group proves more than nothing": {[]policyRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
 		"two endpoints at most": {[]policyRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
-			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
+			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Source{v1alpha1.SourceLAN}
 		})}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at + ",192.0.2.50:1"}},
-		"only those of its sources":        {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
+		"only those of its sources":        {[]policyRule{firstUse("home", v1alpha1.SourceDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
 		"denied":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
 		"written by a person":              {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
 		"trusted otherwise":                {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{peertest.TrustedPeer("c1", 1)}, nil, nil, true, nil},
@@ -225,7 +225,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 	garage := groupBasis("garage")
 	rules := []policyRule{firstUse("home"), grouping("home", "garage"), listing("home", 1)}
 	all := ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
-		a.FirstUse, a.Group, a.ClusterIDs = true, rules[1].Group, rules[2].ClusterIDs
+		a.TrustOnFirstUse, a.Group, a.ClusterIDs = true, rules[1].Group, rules[2].ClusterIDs
 	})
 	for name, tt := range map[string]struct {
 		peer  v1alpha1.ForeignCluster

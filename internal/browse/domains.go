@@ -121,14 +121,14 @@ func (d *Domains) Snapshot() sightings.Snapshot {
 	out := sightings.Snapshot{Places: map[sightings.Place]bool{}}
 	for _, domain := range all {
 		d.logProblems(domain)
-		place := sightings.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
+		place := sightings.Place{Source: v1alpha1.SourceDNS, Where: domain.Name}
 		out.Places[place] = starting && (domain.Asked.IsZero() || domain.Err != "")
 		for _, f := range domain.Found {
 			if f.Endpoints = d.Dialable(f.Endpoints); len(f.Endpoints) == 0 {
 				continue
 			}
 			out.Found = append(out.Found, sightings.Sighted{ID: f.ID, Sighting: v1alpha1.Sighting{
-				Source: v1alpha1.FoundDNS, Where: domain.Name, Name: f.Name, Endpoints: f.Endpoints, Seen: metav1.NewTime(f.Seen),
+				Source: v1alpha1.SourceDNS, Location: domain.Name, Name: f.Name, Endpoints: f.Endpoints, LastSeenTime: metav1.NewTime(f.Seen),
 			}})
 		}
 	}

@@ -32,7 +32,7 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	place := sightings.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
+	place := sightings.Place{Source: v1alpha1.SourceDNS, Where: "example.com"}
 	d := &Domains{
 		Browser: browser, Now: func() time.Time { return clock }, Log: slog.New(slog.DiscardHandler),
 		Dialable: func(e []string) []string { return e },

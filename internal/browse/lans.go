@@ -110,7 +110,7 @@ func (l *LANs) add(out *sightings.Snapshot, nd *v1alpha1.NodeDiscovery, h *nodeR
 	if !h.at.IsZero() {
 		seen = metav1.NewTime(h.at)
 	}
-	for _, f := range nd.Status.Found[:min(len(nd.Status.Found), MaxFound)] {
+	for _, f := range nd.Status.Clusters[:min(len(nd.Status.Clusters), MaxFound)] {
 		place := lanPlace(nd.Name, f.Interface)
 		id, err := peering.ParseClusterID(f.ClusterID)
 		all := l.Dialable(f.Endpoints[:min(len(f.Endpoints), peering.MaxEndpoints)])
@@ -118,14 +118,14 @@ func (l *LANs) add(out *sightings.Snapshot, nd *v1alpha1.NodeDiscovery, h *nodeR
 			continue
 		}
 		out.Found = append(out.Found, sightings.Sighted{ID: id, Sighting: v1alpha1.Sighting{
-			Source: place.Source, Where: place.Where, Node: place.Node,
-			Name: peering.Text(f.Name, MaxClusterName), Endpoints: all, Seen: seen,
+			Source: place.Source, Location: place.Where, Node: place.Node,
+			Name: peering.Text(f.Name, MaxClusterName), Endpoints: all, LastSeenTime: seen,
 		}})
 	}
 }
 
 func lanPlace(node, name string) sightings.Place {
-	return sightings.Place{Source: v1alpha1.FoundLAN, Where: name, Node: node}
+	return sightings.Place{Source: v1alpha1.SourceLAN, Where: name, Node: node}
 }
 
 // All merges what several sources find.

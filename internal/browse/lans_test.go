@@ -41,7 +41,7 @@ func newLANs(t *testing.T) *lansTest {
 }
 
 // reports has the fabric of node a write, by a clock that is an hour off.
-func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluster) {
+func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.DiscoveredCluster) {
 	l.t.Helper()
 	nd := &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	if l.c.Get(l.t.Context(), client.ObjectKeyFromObject(nd), nd) != nil {
@@ -51,7 +51,7 @@ func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluste
 	}
 	at := l.clock.Add(-time.Hour)
 	nd.Status = v1alpha1.NodeDiscoveryStatus{
-		Interfaces: []string{"eth0"}, Found: found, ObservedAt: metav1.NewTime(at), Since: new(metav1.NewTime(at.Add(-listened))),
+		Interfaces: []string{"eth0"}, Clusters: found, ObservedAt: metav1.NewTime(at), Since: new(metav1.NewTime(at.Add(-listened))),
 	}
 	if err := l.c.Status().Update(l.t.Context(), nd); err != nil {
 		l.t.Fatal(err)
@@ -71,8 +71,8 @@ func (l *lansTest) sees() string {
 	return strings.Join(out, ", ")
 }
 
-func foundCluster(c byte, endpoints ...string) v1alpha1.FoundCluster {
-	return v1alpha1.FoundCluster{Interface: "eth0", ClusterID: string(testID(c)), Name: string(c), Endpoints: endpoints}
+func foundCluster(c byte, endpoints ...string) v1alpha1.DiscoveredCluster {
+	return v1alpha1.DiscoveredCluster{Interface: "eth0", ClusterID: string(testID(c)), Name: string(c), Endpoints: endpoints}
 }
 
 // A cluster counts as gone only while the fabric reports, and only once it has listened for a
@@ -164,13 +164,13 @@ func TestFabricReportsAreValidated(t *testing.T) {
 
 func TestLookAllMergesItsSources(t *testing.T) {
 	t.Parallel()
-	one := func(source v1alpha1.Found, c byte) func() sightings.Snapshot {
+	one := func(source v1alpha1.Source, c byte) func() sightings.Snapshot {
 		place := sightings.Place{Source: source, Where: string(c)}
 		return func() sightings.Snapshot {
 			return sightings.Snapshot{Places: map[sightings.Place]bool{place: true}, Found: []sightings.Sighted{{ID: testID(c)}}}
 		}
 	}
-	if all := All(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&Domains{}).Snapshot)(); len(all.Found) != 2 || len(all.Places) != 2 {
+	if all := All(one(v1alpha1.SourceLAN, 'x'), one(v1alpha1.SourceDNS, 'y'), (&Domains{}).Snapshot)(); len(all.Found) != 2 || len(all.Places) != 2 {
 		t.Errorf("got %+v", all)
 	}
 }

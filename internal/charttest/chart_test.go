@@ -561,8 +561,8 @@ func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
 
 func TestNotesSayHowToSeeWhatDiscoveryFinds(t *testing.T) {
 	t.Parallel()
-	const found, none = "entente discover\n", "firstUse peers with no cluster"
-	const first = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
+	const found, none = "entente discover\n", "trustOnFirstUse peers with no cluster"
+	const first = "discovery.automatic.enabled=true,discovery.automatic.trustOnFirstUse=true"
 	for set, want := range map[string][]string{
 		"dns.enabled=true":                    {},
 		"discovery.lan.enabled=true":          {found, "discovered on LANs. What"},

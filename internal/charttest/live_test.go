@@ -695,7 +695,7 @@ func (c cluster) testNodeDiscovery(t *testing.T, fabric client.Client, node stri
 	patch := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
 	found := func(edit string) client.Patch {
 		return patch(`{"status":{"observedAt":"2026-01-01T00:00:00Z","since":"2026-01-01T00:00:00Z","interfaces":["eth0"],"problems":null,` +
-			`"found":[{"interface":"eth0","clusterID":"` + strings.Repeat("b", 32) + `","name":"home","endpoints":["192.0.2.7:7443"]` + edit + `}]}}`)
+			`"clusters":[{"interface":"eth0","clusterID":"` + strings.Repeat("b", 32) + `","name":"home","endpoints":["192.0.2.7:7443"]` + edit + `}]}}`)
 	}
 	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found("")); err != nil {
 		t.Errorf("its own NodeDiscovery's status: %v", err)
@@ -724,7 +724,7 @@ func (c cluster) testNodeDiscovery(t *testing.T, fabric client.Client, node stri
 		t.Errorf("a name for an address: got %v, want it invalid", err)
 	}
 	var list v1alpha1.NodeDiscoveryList
-	if err := fabric.List(t.Context(), &list, client.MatchingFields{"metadata.name": node}); err != nil || len(list.Items) != 1 || len(list.Items[0].Status.Found) != 1 {
+	if err := fabric.List(t.Context(), &list, client.MatchingFields{"metadata.name": node}); err != nil || len(list.Items) != 1 || len(list.Items[0].Status.Clusters) != 1 {
 		t.Errorf("its own NodeDiscovery, as a watch lists it: %+v, %v", list.Items, err)
 	}
 	if err := agent.Delete(t.Context(), nd.DeepCopy()); err != nil {
@@ -1344,7 +1344,7 @@ func (c cluster) testDryRun(t *testing.T) {
 // rollback, and comes again. Policies of the cluster's owner stay, whatever they are
 // called, and none of them has the name of one of the chart's.
 func (c cluster) testPolicies(t *testing.T) {
-	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
+	const automatic = "discovery.automatic.enabled=true,discovery.automatic.trustOnFirstUse=true"
 	are := func(want ...string) {
 		t.Helper()
 		var list v1alpha1.PeeringPolicyList

@@ -36,7 +36,7 @@ func (c cluster) testWebhook(t *testing.T) {
 				offloading := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector, PeerLost: losses[i]}}
 				c.lose(t, ns, losses[i])
 				if i%2 == 1 {
-					offloading.Status.KeptAway = kept()
+					offloading.Status.PlacementBackoffs = kept()
 					c.keepAway(t, ns, kept())
 				}
 				for name, pod := range placed(t, ns) {
@@ -163,23 +163,23 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 }
 
 // kept is controllers whose pods were handed back.
-func kept() []v1alpha1.KeptAway {
+func kept() []v1alpha1.PlacementBackoff {
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	entry := func(owner, node string, over bool) v1alpha1.KeptAway {
-		return v1alpha1.KeptAway{Owner: owner, Kind: "ReplicaSet", Name: owner, Node: node, Times: 1, Since: at, Until: at, Over: over}
+	entry := func(owner, node string, over bool) v1alpha1.PlacementBackoff {
+		return v1alpha1.PlacementBackoff{OwnerUID: owner, Kind: "ReplicaSet", Name: owner, Node: node, Count: 1, Since: at, Until: at, Expired: over}
 	}
-	return []v1alpha1.KeptAway{entry("kept", "abc.entente.dev", false), entry("kept", "def.entente.dev", false), entry("kept", "ghi.entente.dev", true), entry("back", "abc.entente.dev", true)}
+	return []v1alpha1.PlacementBackoff{entry("kept", "abc.entente.dev", false), entry("kept", "def.entente.dev", false), entry("kept", "ghi.entente.dev", true), entry("back", "abc.entente.dev", true)}
 }
 
 // keepAway writes that into the status of a namespace's offloading, and waits for placement to know it.
-func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.KeptAway) {
+func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.PlacementBackoff) {
 	t.Helper()
 	var offloading v1alpha1.NamespaceOffloading
 	if err := c.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName}, &offloading); err != nil {
 		t.Fatal(err)
 	}
 	before := offloading.DeepCopy()
-	offloading.Status.KeptAway = kept
+	offloading.Status.PlacementBackoffs = kept
 	if err := c.admin.Status().Patch(t.Context(), &offloading, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}

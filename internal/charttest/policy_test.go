@@ -100,12 +100,12 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	t.Parallel()
 	const id = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	objects := render(t, "--values", filepath.Join("testdata", "policy-values.yaml"),
-		"--set", "discovery.automatic.enabled=true,discovery.automatic.clusterIDs={"+id+"},discovery.automatic.sources={DNS},discovery.automatic.direction=Use",
+		"--set", "discovery.automatic.enabled=true,discovery.automatic.clusterIDs={"+id+"},discovery.automatic.sources={DNS},discovery.automatic.direction=Consume",
 		"--set", "discovery.automatic.group.name=garage,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.namespaces={shop}",
 		"--set-string", "discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.5,discovery.automatic.resources.cpu=4")
 	got := one[*v1alpha1.PeeringPolicy](t, objects, "entente-automatic").Spec
 	want := &v1alpha1.AutomaticPeering{
-		ClusterIDs: []string{id}, Sources: []v1alpha1.Found{v1alpha1.FoundDNS}, Direction: v1alpha1.DirectionUse,
+		ClusterIDs: []string{id}, Sources: []v1alpha1.Source{v1alpha1.SourceDNS}, Direction: v1alpha1.DirectionConsume,
 		Group:        &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "entente-automatic-group", Key: "secret"}},
 		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}, Resources: corev1.ResourceList{"cpu": resource.MustParse("4")},
 		Namespaces: []string{"shop"},
@@ -127,13 +127,13 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	}
 	for set, says := range map[string]string{
 		"enabled=true": "choose whom to trust",
-		"enabled=true,discovery.automatic.group.name=a":                                                                                             "no secret",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                                      "16 characters",
-		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.firstUse=true":                                          "no name",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.firstUse=true":                "firstUse",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.group.secret=abc":             "not both",
-		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.amount=1.5":                                                "currency",
-		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.50": "0.5, not 0.50",
+		"enabled=true,discovery.automatic.group.name=a":                                                                                                    "no secret",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                                             "16 characters",
+		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.trustOnFirstUse=true":                                          "no name",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.trustOnFirstUse=true":                "trustOnFirstUse",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.group.secret=abc":                    "not both",
+		"enabled=true,discovery.automatic.trustOnFirstUse=true,discovery.automatic.priceCeiling.amount=1.5":                                                "currency",
+		"enabled=true,discovery.automatic.trustOnFirstUse=true,discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.50": "0.5, not 0.50",
 		"enabled=yes": "schema", "clusterIDs={x}": "schema", "group.name=A": "schema", "direction=Any": "schema", "sources={Word}": "schema", "namespaces={A}": "schema",
 	} {
 		if _, err := template(t, "--set-string", "cluster.name=x", "--set", "discovery.automatic."+set); err == nil || !strings.Contains(err.Error(), says) {
@@ -146,13 +146,13 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 // place of what was on, offers nothing to nobody, and is deleted at once.
 func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
 	t.Parallel()
-	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
+	const automatic = "discovery.automatic.enabled=true,discovery.automatic.trustOnFirstUse=true"
 	for set, off := range map[string][]string{
-		"policy.enabled=true":               {"entente-automatic"},
-		"policy.enabled=false":              {"entente-default", "entente-automatic"},
-		automatic:                           nil,
-		automatic + ",policy.enabled=false": {"entente-default"},
-		"discovery.automatic.firstUse=true": {"entente-automatic"},
+		"policy.enabled=true":                      {"entente-automatic"},
+		"policy.enabled=false":                     {"entente-default", "entente-automatic"},
+		automatic:                                  nil,
+		automatic + ",policy.enabled=false":        {"entente-default"},
+		"discovery.automatic.trustOnFirstUse=true": {"entente-automatic"},
 	} {
 		policies := all[*v1alpha1.PeeringPolicy](render(t, "--set", set))
 		if len(policies) != 2 {

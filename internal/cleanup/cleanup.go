@@ -380,12 +380,12 @@ func (w *cleanup) namespace(ctx context.Context, o client.Object) error {
 	if !slices.ContainsFunc(claims, func(c client.Object) bool { return c.GetDeletionTimestamp() == nil }) {
 		return w.remove(ctx, o)
 	}
-	return w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelKept+`":"true"}}}`)(o)
+	return w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelRetained+`":"true"}}}`)(o)
 }
 
 // notKept selects the namespaces to remove.
 func notKept() client.ListOption {
-	kept, err := labels.NewRequirement(v1alpha1.LabelKept, selection.DoesNotExist, nil)
+	kept, err := labels.NewRequirement(v1alpha1.LabelRetained, selection.DoesNotExist, nil)
 	if err != nil {
 		panic(err) // it is a constant
 	}

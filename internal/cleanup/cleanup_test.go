@@ -194,7 +194,7 @@ func TestNamespacesWithVolumesStay(t *testing.T) {
 		t.Errorf("there are the namespaces %q, want the one with a volume", got)
 	}
 	var full corev1.Namespace
-	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "full"}, &full); err != nil || full.Labels[v1alpha1.LabelKept] != "true" {
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "full"}, &full); err != nil || full.Labels[v1alpha1.LabelRetained] != "true" {
 		t.Errorf("it has the labels %v, %v", full.Labels, err)
 	}
 	if left, err := w.left(t.Context()); err != nil || len(left) > 0 {

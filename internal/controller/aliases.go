@@ -28,7 +28,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	r.recall(fc.UID, func(m *peerMemory) {
 		in := aliases.Input{Pool: r.AliasPool, Have: m.aliases, Now: r.Now()}
 		if !m.planned {
-			in.Have = stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
+			in.Have = stored.Allocation(fc.Status.Aliases, fc.Status.AliasBlocks)
 		}
 		if in.Taken, in.Avoid, err = r.taken(ctx, local); err != nil {
 			return
@@ -38,7 +38,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		}
 		result := planFor(in, fc.Status.Network, transit.Through(fc))
 		m.aliases, m.planned = result.Allocation, true
-		fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Allocation)
+		fc.Status.Aliases, fc.Status.AliasBlocks = stored.Status(result.Allocation)
 		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
 	})
 	return lacks, err
@@ -162,14 +162,14 @@ func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, networ
 		}
 	}
 	for i := range nodes {
-		add(nodes[i].Status.Sources, 0)
+		add(nodes[i].Status.PodNetworkAddresses, 0)
 	}
 	known := sets.New[string]()
-	for _, b := range network.Blocks {
+	for _, b := range network.AliasBlocks {
 		known.Insert(b.Addresses...)
 	}
 	for _, e := range allow {
-		if e.Third != "" {
+		if e.DestinationPeerID != "" {
 			continue
 		}
 		for _, d := range e.To {

@@ -38,7 +38,7 @@ func TestPeersCannotKeepFlowsOpen(t *testing.T) {
 			if rapid.Bool().Draw(rt, "network") {
 				now.Status.Network = &v1alpha1.PeerNetwork{Prefixes: rapid.SliceOfNDistinct(rapid.SampledFrom(prefixes), 0, 4, rapid.ID).Draw(rt, "prefixes")}
 				if rapid.Bool().Draw(rt, "gateways") {
-					now.Status.Network.Gateways = []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", Overlay: "fd00::1"}}
+					now.Status.Network.Gateways = []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", OverlayAddress: "fd00::1"}}
 				}
 				if rapid.Bool().Draw(rt, "aliases") {
 					now.Status.Network.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/16", Alias: "10.250.0.0/16"}}

@@ -129,7 +129,7 @@ func TestAddressesThatAPeerHasToKnow(t *testing.T) {
 	var nodes []v1alpha1.FabricNode
 	for i := range 3 {
 		n := v1alpha1.FabricNode{}
-		n.Status.Sources = []string{fmt.Sprintf("10.0.%d.1", i), fmt.Sprintf("fd00:%d::1", i+1)}
+		n.Status.PodNetworkAddresses = []string{fmt.Sprintf("10.0.%d.1", i), fmt.Sprintf("fd00:%d::1", i+1)}
 		nodes = append(nodes, n)
 	}
 	open := func(addrs ...string) []v1alpha1.Exposure {
@@ -145,7 +145,7 @@ func TestAddressesThatAPeerHasToKnow(t *testing.T) {
 		many = append(many, fmt.Sprintf("10.1.%d.%d", i/250, i%250+1))
 	}
 	last := many[len(many)-1]
-	network.Blocks = []v1alpha1.AliasBlock{{Alias: "198.18.0.0/32", Addresses: []string{last}}}
+	network.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "198.18.0.0/32", Addresses: []string{last}}}
 	got, left = ownAddresses(open(many...), nodes, network)
 	if len(got) != peering.MaxAddresses || left != 10+5 || !slices.Contains(got, netip.MustParseAddr(last)) || !slices.Contains(got, netip.MustParseAddr("fd00:1::1")) {
 		t.Errorf("%d addresses, and %d more", len(got), left)
@@ -233,7 +233,7 @@ func TestStateHoldsThePrefixesOfManyNodes(t *testing.T) {
 	c := peertest.Client(t, objects...)
 	states := &States{
 		Client: c, Self: peertest.OwnID, Aggregate: plan.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
-		Half: func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }, Now: time.Now,
+		KeyShare: func(peering.ClusterID, uint64) peering.PresharedKeyShare { return peering.PresharedKeyShare{1} }, Now: time.Now,
 	}
 	state, err := states.State(t.Context(), milan.ID)
 	if err != nil {

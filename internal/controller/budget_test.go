@@ -67,7 +67,7 @@ func TestStatementsAreWrittenWithinTheBudget(t *testing.T) {
 	b := newBench(t, p.consumer, p.stored(t, terms, p.consumer), foreign("peer", p.provider))
 	b.clock = now.Add(time.Hour - 2*time.Minute)
 	b.peer.statements = func(after uint64) ([]peering.Envelope, error) { return good[min(after, 3):], nil }
-	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", Statement: 3})
+	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", StatementSequence: 3})
 	spendAll(b.Budget, p.provider.ID())
 	if got := b.look(t); len(got.Status.Statements) > 0 {
 		t.Errorf("%d statements are written though the peer's budget is spent", len(got.Status.Statements))

@@ -172,7 +172,7 @@ func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contr
 	case c.Role != peering.Consumer && reported == nil, fc == nil:
 	case reported == nil:
 		after = min(after, endingInterval) // see doubtsProvider
-	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.Statement, 0)) > usage.Last(stored).Sequence:
+	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.StatementSequence, 0)) > usage.Last(stored).Sequence:
 		after = min(after, fetchAgain)
 	}
 	return after

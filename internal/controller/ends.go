@@ -18,7 +18,7 @@ import (
 // endsOf returns the addresses from which a node probes paths end to end, at most one of each family.
 func endsOf(n *v1alpha1.FabricNode) []netip.Addr {
 	var out []netip.Addr
-	for _, a := range kube.Addrs(n.Status.Sources) {
+	for _, a := range kube.Addrs(n.Status.PodNetworkAddresses) {
 		if len(out) < peering.MaxSources && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
 			out = append(out, a)
 		}
@@ -52,12 +52,12 @@ func (s *States) dropUnreadyProbes(ctx context.Context, network *peering.Network
 // probed returns the nodes of a peer that probe paths end to end, with their addresses as this cluster knows them.
 // Addresses without an alias are left out.
 func probed(fc *v1alpha1.ForeignCluster) []v1alpha1.ProbedNode {
-	given := stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
+	given := stored.Allocation(fc.Status.Aliases, fc.Status.AliasBlocks)
 	var out []v1alpha1.ProbedNode
 	named := map[string]bool{}
 	for _, g := range slices.Concat(fc.Status.Network.Gateways, fc.Status.Network.Nodes) {
 		var aliases []string
-		for _, a := range kube.Addrs(g.Sources) {
+		for _, a := range kube.Addrs(g.ProbeAddresses) {
 			if alias, ok := given.Of(a); ok {
 				aliases = append(aliases, alias.String())
 			}

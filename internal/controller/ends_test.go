@@ -37,7 +37,7 @@ func TestATunnelSaysWhenItsContractsAreOver(t *testing.T) {
 		contract("a", func(c *v1alpha1.Contract) { c.Status.Phase = peering.PhaseClosed.String() }),
 	})
 	at := func(contract string, at time.Time) v1alpha1.ContractEnd {
-		return v1alpha1.ContractEnd{Contract: contract, At: metav1.NewTime(at)}
+		return v1alpha1.ContractEnd{Contract: contract, Time: metav1.NewTime(at)}
 	}
 	want := []v1alpha1.ContractEnd{at("c", end.Add(peering.ExpiryGrace)), at("d", end.Add(-time.Hour)), at("e", end.Add(peering.ExpiryGrace))}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -60,7 +60,7 @@ func TestOmittedContractsAndGatewaysAreCounted(t *testing.T) {
 	node := v1alpha1.FabricNode{}
 	for i := range peering.MaxObservations + 2 {
 		key := [32]byte{byte(i), 1}
-		node.Status.Observed = append(node.Status.Observed, v1alpha1.ObservedGateway{PeerID: "peer", PublicKey: base64.StdEncoding.EncodeToString(key[:]), Endpoint: fmt.Sprintf("203.0.113.%d:51820", i+1)})
+		node.Status.ObservedGateways = append(node.Status.ObservedGateways, v1alpha1.ObservedGateway{PeerID: "peer", PublicKey: base64.StdEncoding.EncodeToString(key[:]), Endpoint: fmt.Sprintf("203.0.113.%d:51820", i+1)})
 	}
 	s.FabricNodes = []v1alpha1.FabricNode{node}
 	ends, left := contractEnds(s.Contracts)
@@ -74,7 +74,7 @@ func TestOmittedContractsAndGatewaysAreCounted(t *testing.T) {
 			t.Errorf("%q does not contain %q", text, want)
 		}
 	}
-	s.Contracts, node.Status.Observed = s.Contracts[:peering.MaxContracts], node.Status.Observed[:peering.MaxObservations]
+	s.Contracts, node.Status.ObservedGateways = s.Contracts[:peering.MaxContracts], node.Status.ObservedGateways[:peering.MaxObservations]
 	s.FabricNodes = []v1alpha1.FabricNode{node}
 	if _, left := contractEnds(s.Contracts); left > 0 || len(omitted(s, left)) > 0 {
 		t.Errorf("nothing is left out, and the text is %q", omitted(s, left))
@@ -86,7 +86,7 @@ func TestAnEarlierEndIsNotDelayed(t *testing.T) {
 	now := time.Unix(2e9, 0)
 	ends := func(in ...time.Duration) (out []v1alpha1.ContractEnd) {
 		for i, d := range in {
-			out = append(out, v1alpha1.ContractEnd{Contract: string(rune('a' + i)), At: metav1.NewTime(now.Add(d))})
+			out = append(out, v1alpha1.ContractEnd{Contract: string(rune('a' + i)), Time: metav1.NewTime(now.Add(d))})
 		}
 		return out
 	}
@@ -103,12 +103,12 @@ func TestAnEarlierEndIsNotDelayed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := closing(&v1alpha1.TunnelSpec{PeerID: "p", Ends: tt.has}, &v1alpha1.TunnelSpec{PeerID: "p", Ends: tt.wants}, nil); got != tt.want {
+			if got := closing(&v1alpha1.TunnelSpec{PeerID: "p", ContractEnds: tt.has}, &v1alpha1.TunnelSpec{PeerID: "p", ContractEnds: tt.wants}, nil); got != tt.want {
 				t.Errorf("closing: %v, want %v", got, tt.want)
 			}
 		})
 	}
-	if closing(&v1alpha1.TunnelSpec{}, &v1alpha1.TunnelSpec{PeerID: "p", Ends: ends(1)}, nil) {
+	if closing(&v1alpha1.TunnelSpec{}, &v1alpha1.TunnelSpec{PeerID: "p", ContractEnds: ends(1)}, nil) {
 		t.Error("a new tunnel closes something")
 	}
 }

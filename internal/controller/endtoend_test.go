@@ -22,12 +22,12 @@ func TestProbedNodesAreKnownByTheirAliases(t *testing.T) {
 	fc := &v1alpha1.ForeignCluster{}
 	fc.Status.Network = &v1alpha1.PeerNetwork{
 		Gateways: []v1alpha1.Gateway{
-			{Name: "gw", Sources: []string{"10.200.1.1", "fd12::1"}}, {Name: "old"}, {Name: "elsewhere", Sources: []string{"192.0.2.1", "nonsense"}},
+			{Name: "gw", ProbeAddresses: []string{"10.200.1.1", "fd12::1"}}, {Name: "old"}, {Name: "elsewhere", ProbeAddresses: []string{"192.0.2.1", "nonsense"}},
 		},
-		Nodes: []v1alpha1.Gateway{{Name: "gw", Sources: []string{"10.200.9.1"}}, {Name: "worker", Sources: []string{"10.200.2.1"}}},
+		Nodes: []v1alpha1.Gateway{{Name: "gw", ProbeAddresses: []string{"10.200.9.1"}}, {Name: "worker", ProbeAddresses: []string{"10.200.2.1"}}},
 	}
 	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}
-	fc.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "fdd7::4/126", Addresses: []string{"", "fd12::1", "", ""}}}
+	fc.Status.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "fdd7::4/126", Addresses: []string{"", "fd12::1", "", ""}}}
 	want := []v1alpha1.ProbedNode{{Node: "gw", Addresses: []string{"10.240.1.1", "fdd7::5"}}, {Node: "worker", Addresses: []string{"10.240.2.1"}}}
 	if diff := cmp.Diff(want, probed(fc)); diff != "" {
 		t.Error(diff)
@@ -46,11 +46,11 @@ func TestStateHasTheNodesThatAnswerProbes(t *testing.T) {
 		}
 		return wire.Texts(told.Gateways[0].Sources)
 	}
-	nodes[0].Status.Sources = []string{"10.200.0.1", "10.200.0.2", "fd77:1::1"}
+	nodes[0].Status.PodNetworkAddresses = []string{"10.200.0.1", "10.200.0.2", "fd77:1::1"}
 	if got := told(now); got != nil {
 		t.Errorf("of a fabric that answers none they are sent %v", got)
 	}
-	nodes[0].Status.AnswersProbes = true
+	nodes[0].Status.ProbesEnabled = true
 	if diff := cmp.Diff([]string{"10.200.0.1", "fd77:1::1"}, told(now)); diff != "" {
 		t.Errorf("want one of each family: %s", diff)
 	}

@@ -96,7 +96,7 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 					t.Error("it is waited for too long")
 				}
 			}
-			want := []string{"Warning NotTold"}
+			want := []string{"Warning PeerNotNotified"}
 			if tc.told {
 				want = nil
 			}
@@ -352,7 +352,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	contract.Finalizers = []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), contract)
 	pt.AliasPool = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}
-	pt.States.Half = func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }
+	pt.States.KeyShare = func(peering.ClusterID, uint64) peering.PresharedKeyShare { return peering.PresharedKeyShare{1} }
 	keys := func() int {
 		var s corev1.Secret
 		if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &s); err != nil {
@@ -366,7 +366,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	network := &peering.Network{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, PresharedHalf: peering.PresharedHalf{2}}
+	network := &peering.Network{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, PresharedKeyShare: peering.PresharedKeyShare{2}}
 	pt.look(t, "milan")
 	says(network)
 	pt.look(t, "milan")

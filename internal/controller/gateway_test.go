@@ -22,7 +22,7 @@ import (
 func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 	t.Parallel()
 	fabric := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{
-		PublicKey: base64.StdEncoding.EncodeToString(make([]byte, 32)), Overlay: "fd00::1", Endpoints: []string{"10.0.0.1:51820"}, ObservedAt: metav1.NewTime(now),
+		PublicKey: base64.StdEncoding.EncodeToString(make([]byte, 32)), OverlayAddress: "fd00::1", Endpoints: []string{"10.0.0.1:51820"}, ObservedAt: metav1.NewTime(now),
 	}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{v1alpha1.AnnotationEndpoint: "gw.example.com"}}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}

@@ -24,9 +24,9 @@ func TestAPeerNamesAHost(t *testing.T) {
 		b.hear(t, a)
 		a.hear(t, b)
 		b.plan(a.id)
-		b.peers[a.id].fc.Status.Aliases, b.peers[a.id].fc.Status.Blocks = stored.Status(b.peers[a.id].planned)
+		b.peers[a.id].fc.Status.Aliases, b.peers[a.id].fc.Status.AliasBlocks = stored.Status(b.peers[a.id].planned)
 		a.plan(b.id)
-		link.fc.Status.Aliases, link.fc.Status.Blocks = stored.Status(link.planned)
+		link.fc.Status.Aliases, link.fc.Status.AliasBlocks = stored.Status(link.planned)
 		in := tunnelInput{wanted: true, peer: link.fc, local: a.local, nodes: a.nodes, exposed: allow.ExposedHosts([]allow.Host{h}, b.id)}
 		if link.tunnel != nil {
 			in.current, in.exists = link.tunnel.Spec, true
@@ -40,10 +40,10 @@ func TestAPeerNamesAHost(t *testing.T) {
 	}
 	alias, ok := allow.CalledBy(&link.tunnel.Spec, host)
 	if !ok {
-		t.Fatalf("the host has no alias: %+v", link.tunnel.Spec.LocalBlocks)
+		t.Fatalf("the host has no alias: %+v", link.tunnel.Spec.LocalAliasBlocks)
 	}
 	found := false
-	for _, m := range fabric.Mappings(nil, b.peers[a.id].fc.Status.Blocks) {
+	for _, m := range fabric.Mappings(nil, b.peers[a.id].fc.Status.AliasBlocks) {
 		found = found || m.Real.Addr() == host && m.Alias.Addr() == alias
 	}
 	if !found {

@@ -53,7 +53,7 @@ func (i InBand) gateways(fc *v1alpha1.ForeignCluster) []v1alpha1.Gateway {
 	var written, announced []v1alpha1.Gateway
 	for _, g := range fc.Spec.InBand.Gateways {
 		written = append(written, v1alpha1.Gateway{
-			Name: g.Name, PublicKey: g.PublicKey, Endpoints: slices.Clone(g.Endpoints), Overlay: i.Overlay(fc.Spec.ClusterID, g.Name).String(),
+			Name: g.Name, PublicKey: g.PublicKey, Endpoints: slices.Clone(g.Endpoints), OverlayAddress: i.Overlay(fc.Spec.ClusterID, g.Name).String(),
 		})
 	}
 	if fc.Status.Network != nil {
@@ -62,7 +62,7 @@ func (i InBand) gateways(fc *v1alpha1.ForeignCluster) []v1alpha1.Gateway {
 			announced = append(announced, g)
 		}
 	}
-	if len(announced) > 0 && fc.Status.Network.InBand == inBandHash(fc.Spec.InBand) {
+	if len(announced) > 0 && fc.Status.Network.InBandHash == inBandHash(fc.Spec.InBand) {
 		return mergeGateways(announced, written, false)
 	}
 	return mergeGateways(written, announced, true)

@@ -53,7 +53,7 @@ func newInBandTest(t testing.TB, objects ...client.Object) *peersTest {
 	pt := newPeersTest(t, objects...)
 	pt.InBand = InBand{Agent: "10.0.0.9:7448", Overlay: plan.Overlay}
 	pt.States.Exchange = exchangeOf(t, peertest.OwnID)
-	pt.States.Half = func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }
+	pt.States.KeyShare = func(peering.ClusterID, uint64) peering.PresharedKeyShare { return peering.PresharedKeyShare{1} }
 	pt.States.Endpoints = func() []string { return []string{"home.example.com:7443"} }
 	pt.AliasPool = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}
 	return pt
@@ -89,7 +89,7 @@ func TestAnInBandPeerHasATunnelFromTheBeginningToTheEnd(t *testing.T) {
 	// Before there is trust: for the peer API alone.
 	bare := v1alpha1.TunnelSpec{
 		ForeignCluster: "milan", PeerID: string(milan.ID), InBand: &v1alpha1.TunnelInBand{Agent: "10.0.0.9:7448"},
-		Gateways: []v1alpha1.Gateway{{Name: "gw1", PublicKey: key64(1), Endpoints: []string{"192.0.2.1:51820"}, Overlay: plan.Overlay(string(milan.ID), "gw1").String()}},
+		Gateways: []v1alpha1.Gateway{{Name: "gw1", PublicKey: key64(1), Endpoints: []string{"192.0.2.1:51820"}, OverlayAddress: plan.Overlay(string(milan.ID), "gw1").String()}},
 	}
 	if diff := cmp.Diff(bare, pt.tunnelTo(t, "milan")); diff != "" {
 		t.Fatalf("tunnel (-want +got)\n%s", diff)
@@ -113,7 +113,7 @@ func TestAnInBandPeerHasATunnelFromTheBeginningToTheEnd(t *testing.T) {
 	}
 	told := peering.Gateway{Name: "gw2", PublicKey: [32]byte{2}, Overlay: plan.Overlay(string(milan.ID), "gw2")}
 	network := &peering.Network{
-		Gateways: []peering.Gateway{told}, Prefixes: []netip.Prefix{prefix("10.0.0.0/16")}, PresharedHalf: peering.PresharedHalf{2},
+		Gateways: []peering.Gateway{told}, Prefixes: []netip.Prefix{prefix("10.0.0.0/16")}, PresharedKeyShare: peering.PresharedKeyShare{2},
 		Aliases: []peering.Alias{{Prefix: prefix("10.0.0.0/16"), Alias: prefix("10.200.0.0/16")}},
 	}
 	if err := pt.States.Observe(t.Context(), milan.ID, peering.PeerState{Endpoints: []string{"milan.example.com:7443"}, Network: network}); err != nil {
@@ -244,13 +244,13 @@ func TestAnInBandPeerIsSentItsParameters(t *testing.T) {
 	fc.Spec.TrustBundle = milan.Info.PEM()
 	gateway := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	gateway.Spec.Gateway, gateway.Spec.Endpoints = true, []string{"198.51.100.1:51820"}
-	gateway.Status.PublicKey, gateway.Status.Overlay = key64(9), "fd00::9"
+	gateway.Status.PublicKey, gateway.Status.OverlayAddress = key64(9), "fd00::9"
 	pt := newInBandTest(t, fc, gateway)
 	state, err := pt.States.State(t.Context(), milan.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(state.Endpoints) > 0 || state.Network == nil || len(state.Network.Gateways) != 1 || len(state.Network.Prefixes) > 0 || !state.Network.PresharedHalf.IsZero() {
+	if len(state.Endpoints) > 0 || state.Network == nil || len(state.Network.Gateways) != 1 || len(state.Network.Prefixes) > 0 || !state.Network.PresharedKeyShare.IsZero() {
 		t.Errorf("without a contract it is sent %+v", state)
 	}
 	if err := pt.Client.Create(t.Context(), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer)); err != nil {
@@ -259,7 +259,7 @@ func TestAnInBandPeerIsSentItsParameters(t *testing.T) {
 	if state, err = pt.States.State(t.Context(), milan.ID); err != nil {
 		t.Fatal(err)
 	}
-	if len(state.Network.Prefixes) != 1 || !state.Network.PresharedHalf.IsZero() {
+	if len(state.Network.Prefixes) != 1 || !state.Network.PresharedKeyShare.IsZero() {
 		t.Errorf("with a contract it is sent %+v", state.Network)
 	}
 }
@@ -271,7 +271,7 @@ func TestWhichGatewaysOfAnInBandPeerCount(t *testing.T) {
 		return v1alpha1.InBandGateway{Name: name, PublicKey: key64(key), Endpoints: endpoints}
 	}
 	told := func(name string, key byte, endpoints ...string) v1alpha1.Gateway {
-		return v1alpha1.Gateway{Name: name, PublicKey: key64(key), Endpoints: endpoints, Overlay: plan.Overlay("abc", name).String()}
+		return v1alpha1.Gateway{Name: name, PublicKey: key64(key), Endpoints: endpoints, OverlayAddress: plan.Overlay("abc", name).String()}
 	}
 	for name, tc := range map[string]struct {
 		written []v1alpha1.InBandGateway
@@ -296,9 +296,9 @@ func TestWhichGatewaysOfAnInBandPeerCount(t *testing.T) {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.ClusterID, fc.Spec.InBand = "abc", &v1alpha1.InBand{Gateways: tc.written}
 		if tc.told != nil {
-			fc.Status.Network = &v1alpha1.PeerNetwork{Gateways: tc.told, InBand: inBandHash(fc.Spec.InBand)}
+			fc.Status.Network = &v1alpha1.PeerNetwork{Gateways: tc.told, InBandHash: inBandHash(fc.Spec.InBand)}
 			if tc.since {
-				fc.Status.Network.InBand = "of before"
+				fc.Status.Network.InBandHash = "of before"
 			}
 		}
 		before := fc.DeepCopy()

@@ -57,9 +57,9 @@ func newSite(i int) *site {
 	for j := range 2 {
 		n := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", j)}, Spec: v1alpha1.FabricNodeSpec{ClusterID: s.id, Gateway: j == 0}}
 		key := sha256.Sum256([]byte(s.id + n.Name))
-		n.Status.PublicKey, n.Status.Overlay = base64.StdEncoding.EncodeToString(key[:]), plan.Overlay(s.id, n.Name).String()
+		n.Status.PublicKey, n.Status.OverlayAddress = base64.StdEncoding.EncodeToString(key[:]), plan.Overlay(s.id, n.Name).String()
 		n.Status.PodCIDRs = []string{fmt.Sprintf("10.200.%d.0/24", j), fmt.Sprintf("fd77:1:0:%d::/64", j)}
-		n.Status.Sources = []string{fmt.Sprintf("10.200.%d.1", j), fmt.Sprintf("fd77:1:0:%d::1", j)}
+		n.Status.PodNetworkAddresses = []string{fmt.Sprintf("10.200.%d.1", j), fmt.Sprintf("fd77:1:0:%d::1", j)}
 		n.Spec.Endpoints = []string{"192.0.2.1:51820"}
 		s.nodes = append(s.nodes, n)
 	}
@@ -117,7 +117,7 @@ func (s *site) plan(id string) {
 func (s *site) write(id string) {
 	l := s.peers[id]
 	fc := l.fc.DeepCopy()
-	fc.Status.Aliases, fc.Status.Blocks = stored.Status(l.planned)
+	fc.Status.Aliases, fc.Status.AliasBlocks = stored.Status(l.planned)
 	in := tunnelInput{wanted: true, peer: fc, local: s.local, nodes: s.nodes}
 	if l.tunnel != nil {
 		in.current, in.exists = l.tunnel.Spec, true
@@ -139,13 +139,13 @@ func (s *site) write(id string) {
 
 func (s *site) store(id string) {
 	l := s.peers[id]
-	l.fc.Status.Aliases, l.fc.Status.Blocks = stored.Status(l.planned)
+	l.fc.Status.Aliases, l.fc.Status.AliasBlocks = stored.Status(l.planned)
 }
 
 // kill ends the site's agent; another one begins with what is stored.
 func (s *site) kill() {
 	for _, l := range s.peers {
-		l.planned = stored.Allocation(l.fc.Status.Aliases, l.fc.Status.Blocks)
+		l.planned = stored.Allocation(l.fc.Status.Aliases, l.fc.Status.AliasBlocks)
 	}
 }
 
@@ -163,7 +163,7 @@ func (s *site) layouts(t failing) map[string]plan.Layout {
 	for _, n := range s.nodes {
 		own := []netip.Prefix{prefix(n.Status.PodCIDRs[0]), prefix(n.Status.PodCIDRs[1])}
 		d := fabric.Desired(fabric.Config{Node: n.Name, AliasPool: s.pool}, own, s.nodes, tunnels, fabric.Known{Keys: keys, Gateways: []string{"node-0"}}, now)
-		l, err := plan.Plan(*d, plan.Observed{Sources: kube.Addrs(n.Status.Sources)})
+		l, err := plan.Plan(*d, plan.Observed{Sources: kube.Addrs(n.Status.PodNetworkAddresses)})
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -175,7 +175,7 @@ func (s *site) layouts(t failing) map[string]plan.Layout {
 // called is what a site calls an address of a peer.
 func (s *site) called(id string, a netip.Addr) (netip.Addr, bool) {
 	status := s.peers[id].fc.Status
-	for _, m := range fabric.Mappings(status.Aliases, status.Blocks) {
+	for _, m := range fabric.Mappings(status.Aliases, status.AliasBlocks) {
 		if out, ok := plan.Remap(a, m.Real, m.Alias); ok {
 			return out, true
 		}
@@ -386,11 +386,11 @@ func TestFiveClustersOfTheSamePrefixReachEachOther(t *testing.T) {
 	layouts := m.layouts(t)
 	for from, s := range m {
 		for to, l := range s.peers {
-			if len(l.fc.Status.Blocks) > 0 {
+			if len(l.fc.Status.AliasBlocks) > 0 {
 				split++
 			}
 			// Whatever it sends to, nothing arrives that is not open.
-			for _, b := range l.fc.Status.Blocks {
+			for _, b := range l.fc.Status.AliasBlocks {
 				p := prefix(b.Alias)
 				for a := p.Addr(); p.Contains(a); a = a.Next() {
 					if site, at, _, ok := m.send(layouts, from, pod(2), a); ok && (site != to || !m[to].peers[from].open[at]) {

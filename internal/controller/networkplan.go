@@ -28,7 +28,7 @@ import (
 // given ones. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {
 	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
-		Pool: r.AliasPool, Have: stored.Allocation(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
+		Pool: r.AliasPool, Have: stored.Allocation(fc.Status.Aliases, fc.Status.AliasBlocks), Now: r.Now(),
 	}}
 	var err error
 	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
@@ -123,14 +123,14 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	fc.Status.Network = network
 	result := planFor(in.aliases, network, transit.Through(fc))
 	out.Refused = append(out.Refused, lacksOf(result, in.aliases.Pool)...)
-	fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Allocation)
+	fc.Status.Aliases, fc.Status.AliasBlocks = stored.Status(result.Allocation)
 	have, _ := stored.Status(in.aliases.Have)
 	for _, prefix := range network.Prefixes {
 		alias, _ := aliasOf(fc.Status.Aliases, prefix)
 		before, had := aliasOf(have, prefix)
 		planned := peering.PlannedAlias{Prefix: prefix, Alias: alias, Stands: had && before == alias && alias != ""}
 		planned.ByAddress = slices.ContainsFunc(result.ByAddress, func(p netip.Prefix) bool { return p.String() == prefix })
-		planned.Addresses = aliasesIn(fc.Status.Blocks, prefix)
+		planned.Addresses = aliasesIn(fc.Status.AliasBlocks, prefix)
 		out.Remote = append(out.Remote, planned)
 	}
 	out.Local = plannedLocal(in, fc)
@@ -167,14 +167,14 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 	if in.current != nil {
 		opens = in.current.Allow
 	}
-	opens = slices.DeleteFunc(slices.Concat(opens, in.hosts), func(e v1alpha1.Exposure) bool { return e.Third != "" })
+	opens = slices.DeleteFunc(slices.Concat(opens, in.hosts), func(e v1alpha1.Exposure) bool { return e.DestinationPeerID != "" })
 	own, _ := ownAddresses(opens, in.nodes, fc.Status.Network)
 	spec, _ := PlanTunnel(fc, in.local, own, nil, in.current)
 	for _, prefix := range in.local {
 		planned := peering.PlannedAlias{Prefix: prefix.String()}
 		if spec != nil {
 			planned.Alias, planned.Stands = aliasOf(spec.Local, prefix.String())
-			planned.Addresses = aliasesIn(spec.LocalBlocks, prefix.String())
+			planned.Addresses = aliasesIn(spec.LocalAliasBlocks, prefix.String())
 			planned.ByAddress = planned.Addresses > 0
 		}
 		out = append(out, planned)
@@ -201,9 +201,9 @@ func plannedTransit(in networkInput) []peering.PlannedTransit {
 		var blocks []v1alpha1.AliasBlock
 		switch {
 		case s.Through && in.peer.Status.Network != nil:
-			announced, blocks = in.peer.Status.Network.Transit, in.peer.Status.Blocks
+			announced, blocks = in.peer.Status.Network.Transit, in.peer.Status.AliasBlocks
 		case !s.Through && in.current != nil:
-			announced, blocks = in.current.Transit, in.current.LocalBlocks
+			announced, blocks = in.current.Transit, in.current.LocalAliasBlocks
 		}
 		for _, t := range announced {
 			if t.ClusterID != s.Third {

@@ -31,7 +31,7 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 		}
 		return out
 	}
-	theirs := []v1alpha1.Gateway{{Name: "p1", PublicKey: "k", Overlay: "fd00::1", Endpoints: []string{"198.51.100.7:51820"}}}
+	theirs := []v1alpha1.Gateway{{Name: "p1", PublicKey: "k", OverlayAddress: "fd00::1", Endpoints: []string{"198.51.100.7:51820"}}}
 	told := &v1alpha1.PeerNetwork{
 		Gateways: theirs, Prefixes: []string{"10.200.0.0/16"}, Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16"}},
 	}
@@ -69,10 +69,10 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 		"addresses of both sides that have an alias each": {
 			change: func(in *networkInput) {
 				n := told.DeepCopy()
-				n.Addresses, n.Aliases, n.Blocks = []string{"10.200.0.1", "10.200.7.9", "192.168.5.1"}, nil, []v1alpha1.AliasBlock{{Alias: "198.19.4.0/31", Addresses: []string{"10.200.3.1", "10.200.3.9"}}}
+				n.Addresses, n.Aliases, n.AliasBlocks = []string{"10.200.0.1", "10.200.7.9", "192.168.5.1"}, nil, []v1alpha1.AliasBlock{{Alias: "198.19.4.0/31", Addresses: []string{"10.200.3.1", "10.200.3.9"}}}
 				in.peer.Status.Network = n
 				in.aliases.Others = []aliases.Space{{Prefixes: prefixes("198.18.0.0/16")}}
-				in.nodes = []v1alpha1.FabricNode{{Status: v1alpha1.FabricNodeStatus{Sources: []string{"10.200.3.1"}}}}
+				in.nodes = []v1alpha1.FabricNode{{Status: v1alpha1.FabricNodeStatus{PodNetworkAddresses: []string{"10.200.3.1"}}}}
 			},
 			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", ByAddress: true, Addresses: 2}}, local: "1 of them",
 		},

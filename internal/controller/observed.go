@@ -106,7 +106,7 @@ func fabricPort(n *v1alpha1.FabricNode) uint16 {
 func observations(nodes []v1alpha1.FabricNode, peer string) (sent []peering.Observation, left int) {
 	votes := map[peering.Observation]int{}
 	for i := range nodes {
-		for _, o := range nodes[i].Status.Observed {
+		for _, o := range nodes[i].Status.ObservedGateways {
 			at, err := netip.ParseAddrPort(o.Endpoint)
 			key, keyErr := base64.StdEncoding.DecodeString(o.PublicKey)
 			if o.PeerID == peer && err == nil && keyErr == nil && len(key) == 32 && peering.Observable(at.Addr()) {
@@ -178,7 +178,7 @@ func (s *States) paceObserved(peer peering.ClusterID, before, after *v1alpha1.Pe
 func dialable(gateways []v1alpha1.Gateway, mayDial func(endpoint string) bool) []v1alpha1.Gateway {
 	out := slices.Clone(gateways)
 	for i := range out {
-		out[i].Observed = slices.DeleteFunc(slices.Clone(out[i].Observed), func(e string) bool { return mayDial == nil || !mayDial(e) })
+		out[i].ObservedEndpoints = slices.DeleteFunc(slices.Clone(out[i].ObservedEndpoints), func(e string) bool { return mayDial == nil || !mayDial(e) })
 	}
 	return out
 }

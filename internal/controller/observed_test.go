@@ -87,7 +87,7 @@ func TestObservationsAreThoseOfMostGateways(t *testing.T) {
 	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	node := func(peer, key, at string) v1alpha1.FabricNode {
 		n := v1alpha1.FabricNode{}
-		n.Status.Observed = []v1alpha1.ObservedGateway{{PeerID: peer, PublicKey: key, Endpoint: at}}
+		n.Status.ObservedGateways = []v1alpha1.ObservedGateway{{PeerID: peer, PublicKey: key, Endpoint: at}}
 		return n
 	}
 	got, _ := observations([]v1alpha1.FabricNode{
@@ -141,12 +141,12 @@ func TestPeerChangesObservedAddressAtLimitedRate(t *testing.T) {
 
 func TestGatewaysDoNotDialIntoThisCluster(t *testing.T) {
 	t.Parallel()
-	in := []v1alpha1.Gateway{{Name: "a", Endpoints: []string{"10.0.0.1:1"}, Observed: []string{"10.0.0.1:1", "192.0.2.1:1"}}}
+	in := []v1alpha1.Gateway{{Name: "a", Endpoints: []string{"10.0.0.1:1"}, ObservedEndpoints: []string{"10.0.0.1:1", "192.0.2.1:1"}}}
 	out := dialable(in, func(e string) bool { return e != "10.0.0.1:1" })
-	if !slices.Equal(out[0].Observed, []string{"192.0.2.1:1"}) || !slices.Equal(out[0].Endpoints, in[0].Endpoints) {
+	if !slices.Equal(out[0].ObservedEndpoints, []string{"192.0.2.1:1"}) || !slices.Equal(out[0].Endpoints, in[0].Endpoints) {
 		t.Errorf("got %+v", out)
 	}
-	if len(in[0].Observed) != 2 {
+	if len(in[0].ObservedEndpoints) != 2 {
 		t.Errorf("the input was changed: %+v", in)
 	}
 }

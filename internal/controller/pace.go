@@ -118,9 +118,9 @@ func closing(current, desired *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) b
 	lost := func(current, desired []v1alpha1.PrefixAlias) bool {
 		return slices.ContainsFunc(current, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(desired, a) })
 	}
-	fewer := slices.ContainsFunc(current.RemoteBlocks, func(b string) bool { return !slices.Contains(desired.RemoteBlocks, b) })
-	sooner := current.PeerID != "" && len(current.Ends) == 0 && len(desired.Ends) > 0 || slices.ContainsFunc(desired.Ends, func(e v1alpha1.ContractEnd) bool {
-		return slices.ContainsFunc(current.Ends, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.At.Before(&h.At) })
+	fewer := slices.ContainsFunc(current.RemoteAliasBlocks, func(b string) bool { return !slices.Contains(desired.RemoteAliasBlocks, b) })
+	sooner := current.PeerID != "" && len(current.ContractEnds) == 0 && len(desired.ContractEnds) > 0 || slices.ContainsFunc(desired.ContractEnds, func(e v1alpha1.ContractEnd) bool {
+		return slices.ContainsFunc(current.ContractEnds, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.Time.Before(&h.Time) })
 	})
 	return sooner || current.PeerID != desired.PeerID && current.PeerID != "" || fewer || lost(current.Local, desired.Local) || lost(current.Remote, desired.Remote) ||
 		!equality.Semantic.DeepEqual(current.Allow, stays)
@@ -144,7 +144,7 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 		return 0, err
 	}
 	ours := before.Status.DeepCopy()
-	ours.Aliases, ours.Blocks, ours.Network = fc.Status.Aliases, fc.Status.Blocks, fc.Status.Network
+	ours.Aliases, ours.AliasBlocks, ours.Network = fc.Status.Aliases, fc.Status.AliasBlocks, fc.Status.Network
 	fc.Status = *ours
 	if equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		return wait, nil

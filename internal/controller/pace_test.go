@@ -105,7 +105,7 @@ func newTunnelTest(t *testing.T) *tunnelTest {
 	milan := peertest.NewOther(t, "milan")
 	fc := peertest.TrustedAs("milan", milan)
 	fc.Status.Network = &v1alpha1.PeerNetwork{
-		Prefixes: []string{"10.0.0.0/16"}, Gateways: []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", Overlay: "fd00::1"}},
+		Prefixes: []string{"10.0.0.0/16"}, Gateways: []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", OverlayAddress: "fd00::1"}},
 		Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/16", Alias: "10.250.0.0/16"}},
 	}
 	tt := &tunnelTest{peersTest: newPeersTest(t, fc, peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer))}
@@ -349,11 +349,11 @@ func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 func TestAnAliasThatIsReleasedIsAnnounced(t *testing.T) {
 	t.Parallel()
 	var fc v1alpha1.ForeignCluster
-	fc.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "198.19.0.0/31", Addresses: []string{"10.2.0.1", "10.2.0.2"}}}
+	fc.Status.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "198.19.0.0/31", Addresses: []string{"10.2.0.1", "10.2.0.2"}}}
 	before := addressing(&fc)
-	fc.Status.Blocks[0].Released = []v1alpha1.ReleasedAlias{{Index: 1, Time: metav1.Now()}}
+	fc.Status.AliasBlocks[0].Released = []v1alpha1.ReleasedAlias{{Index: 1, Time: metav1.Now()}}
 	released := addressing(&fc)
-	fc.Status.Blocks[0].Released[0].Time = metav1.NewTime(time.Now().Add(time.Minute))
+	fc.Status.AliasBlocks[0].Released[0].Time = metav1.NewTime(time.Now().Add(time.Minute))
 	if later := addressing(&fc); before == released || released != later {
 		t.Errorf("the digests are %x, %x once it is released, and %x by another time", before, released, later)
 	}

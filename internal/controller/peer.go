@@ -220,8 +220,8 @@ func (r *Peers) affected() handler.EventHandler {
 // change; see Gateways.
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
-	a.Paths, b.Paths, a.Direct, b.Direct, a.Observed, b.Observed, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
-	a.NextKeyWaits, b.NextKeyWaits, a.EndToEnd, b.EndToEnd = "", "", nil, nil
+	a.Paths, b.Paths, a.DirectPaths, b.DirectPaths, a.ObservedGateways, b.ObservedGateways, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
+	a.KeyRotationMessage, b.KeyRotationMessage, a.EndToEnd, b.EndToEnd = "", "", nil, nil
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
@@ -240,9 +240,9 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 			if p.LargePacketsLost {
 				state += " for small packets"
 			}
-			out[path{p.PeerID, p.Node, state, p.Message, p.Way, p.PresharedKey, p.NextPresharedKey}] = true
+			out[path{p.PeerID, p.Node, state, p.Message, p.ConnectionType, p.PresharedKeyNumber, p.NextPresharedKeyStored}] = true
 		}
-		for _, o := range n.Status.Observed {
+		for _, o := range n.Status.ObservedGateways {
 			out[path{peer: o.PeerID, node: o.PublicKey, state: "observed at", message: o.Endpoint}] = true
 		}
 		for _, e := range n.Status.EndToEnd {
@@ -390,7 +390,7 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 			return tunnelState{}, err
 		}
 	}
-	fc.Status.Aliases, fc.Status.Blocks, fc.Status.Network = nil, nil, nil
+	fc.Status.Aliases, fc.Status.AliasBlocks, fc.Status.Network = nil, nil, nil
 	return r.tunnel(ctx, s.withoutContracts())
 }
 
@@ -485,14 +485,14 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 // addressing is a digest of how a peer's addresses translate, and this cluster's for it; empty if none do.
 func addressing(fc *v1alpha1.ForeignCluster) string {
 	network := cmp.Or(fc.Status.Network, &v1alpha1.PeerNetwork{})
-	if len(fc.Status.Aliases)+len(fc.Status.Blocks)+len(network.Aliases)+len(network.Blocks) == 0 {
+	if len(fc.Status.Aliases)+len(fc.Status.AliasBlocks)+len(network.Aliases)+len(network.AliasBlocks) == 0 {
 		return ""
 	}
 	h := sha256.New()
 	for _, side := range []struct {
 		prefixes []v1alpha1.PrefixAlias
 		blocks   []v1alpha1.AliasBlock
-	}{{fc.Status.Aliases, fc.Status.Blocks}, {network.Aliases, network.Blocks}} {
+	}{{fc.Status.Aliases, fc.Status.AliasBlocks}, {network.Aliases, network.AliasBlocks}} {
 		_, _ = fmt.Fprintln(h, side.prefixes)
 		for _, b := range side.blocks {
 			_, _ = fmt.Fprintln(h, b.Alias, b.Addresses)
@@ -641,7 +641,7 @@ func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 		return err
 	}
 	if unnotified {
-		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "NotTold", "Forget",
+		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "PeerNotNotified", "Forget",
 			"the peer could not be notified within %s that %d contracts are over, and may keep what they reserve until this cluster refused it for %s, or an administrator there forgets this cluster: %s",
 			forgetWait, len(s.Contracts), forgottenAfter, peering.Text(s.Session.Why, maxWhy))
 	}

@@ -489,7 +489,7 @@ func TestUntrustedPeerGetsNoFinalizer(t *testing.T) {
 	pt := newPeersTest(t, fc)
 	pt.look(t, "milan")
 	got := peertest.PeerCalled(t, pt.Client, "milan")
-	if len(got.Finalizers) != 0 || got.Labels[v1alpha1.LabelPeer] != string(milan.ID) || got.Status.Found != v1alpha1.FoundManual {
+	if len(got.Finalizers) != 0 || got.Labels[v1alpha1.LabelPeer] != string(milan.ID) || got.Status.Source != v1alpha1.SourceManual {
 		t.Errorf("it is %+v %+v", got.ObjectMeta, got.Status)
 	}
 	got.Spec.TrustBundle = milan.Info.PEM()
@@ -661,10 +661,10 @@ func TestRootThatEndsIsReportedInTime(t *testing.T) {
 	}{
 		"in years":     {900 * day, metav1.ConditionTrue, "Valid", "ends at"},
 		"in 31 days":   {31 * day, metav1.ConditionTrue, "Valid", "ends at"},
-		"in 29 days":   {29 * day, metav1.ConditionTrue, "RootEndsSoon", "less than 30 days"},
-		"in a week":    {7*day - 1, metav1.ConditionTrue, "RootEndsSoon", "less than 7 days"},
-		"in hours":     {time.Hour, metav1.ConditionTrue, "RootEndsSoon", "less than 1 days: have `entente identity rollover`"},
-		"it has ended": {-time.Second, metav1.ConditionFalse, "RootEnded", "ended at"},
+		"in 29 days":   {29 * day, metav1.ConditionTrue, "RootExpiresSoon", "less than 30 days"},
+		"in a week":    {7*day - 1, metav1.ConditionTrue, "RootExpiresSoon", "less than 7 days"},
+		"in hours":     {time.Hour, metav1.ConditionTrue, "RootExpiresSoon", "less than 1 days: have `entente identity rollover`"},
+		"it has ended": {-time.Second, metav1.ConditionFalse, "RootExpired", "ended at"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -76,7 +76,7 @@ func planPeer(s *PeerSnapshot) peerPlan {
 func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelState) v1alpha1.ForeignClusterStatus {
 	s.TunnelWaits, s.TunnelLacks, s.KeyProblem = tunnel.waits, tunnel.lacks, tunnel.keyProblem
 	status := s.Peer.Status.DeepCopy()
-	status.Found = store.FoundBy(s.Peer)
+	status.Source = store.FoundBy(s.Peer)
 	status.Role = RoleOf(s.Contracts)
 	status.Granted, status.Used = grantedAndUsed(s.Contracts)
 	status.Session = sessionStatus(before.Status.Session, s.Session)

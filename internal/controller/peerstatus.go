@@ -308,12 +308,12 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	text := "the peer's root certificate ends at " + ends.UTC().Format(time.RFC3339)
 	const todo = ": have `entente identity rollover` run there"
 	if left <= 0 {
-		return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
+		return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionFalse, "RootExpired",
 			strings.Replace(text, "ends", "ended", 1)+todo+", then join again")
 	}
 	for _, limit := range []time.Duration{day, 7 * day, 30 * day} {
 		if left < limit {
-			return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, v1alpha1.ReasonRootEndsSoon,
+			return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, v1alpha1.ReasonRootExpiresSoon,
 				fmt.Sprintf("%s, in less than %d days%s", text, limit/day, todo))
 		}
 	}
@@ -392,7 +392,7 @@ func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 func network(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	if !slices.ContainsFunc(v.Contracts, wantsTunnel) {
-		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNoTunnelWanted, "no contract in force wants a tunnel")
+		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonTunnelNotRequired, "no contract in force wants a tunnel")
 	}
 	if v.TunnelWaits != "" {
 		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
@@ -477,7 +477,7 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 // wayOf returns the reason of a condition for a path that is up, and a text about the way that its packets take;
 // empty if they go where the peer announces.
 func wayOf(p v1alpha1.FabricPath) (reason, text string) {
-	switch p.Way {
+	switch p.ConnectionType {
 	case "Relayed":
 		return "Relayed", "packets go through the agents and their session, for UDP does not pass to gateway " + p.Node + " of the peer: open the UDP port of a gateway of one of the two clusters to the other to have them go directly"
 	case "Observed":
@@ -523,7 +523,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	}
 	for _, c := range v.Contracts {
 		if c.Spec.Role == v1alpha1.ContractProvider && c.Status.Phase == peering.PhaseActive.String() {
-			return store.Condition(kind, metav1.ConditionTrue, v1alpha1.ReasonLending, fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
+			return store.Condition(kind, metav1.ConditionTrue, v1alpha1.ReasonProviding, fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
 		}
 	}
 	next := "ask for one with `entente peer`"

@@ -28,7 +28,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	fc := s.Peer
 	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
 	if !wanted {
-		fc.Status.Aliases, fc.Status.Blocks = nil, nil
+		fc.Status.Aliases, fc.Status.AliasBlocks = nil, nil
 		r.recall(fc.UID, func(m *peerMemory) { m.aliases, m.planned = aliases.Allocation{}, false })
 	}
 	if !wanted && !isInBand(fc) {
@@ -36,7 +36,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 			return tunnelState{}, err
 		}
 	}
-	// The peer may still announce its half of a key when no contract wants a tunnel.
+	// The peer may still announce its share of a key when no contract wants a tunnel.
 	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false })
 	if !wanted && !isInBand(fc) {
 		return tunnelState{}, nil
@@ -177,7 +177,9 @@ func (in tunnelInput) passed(room int) ([]v1alpha1.TransitAddresses, string) {
 
 // openTo returns exposures without those of third clusters that have not agreed.
 func (in tunnelInput) openTo(opens []v1alpha1.Exposure) []v1alpha1.Exposure {
-	return slices.DeleteFunc(slices.Clone(opens), func(e v1alpha1.Exposure) bool { return e.Third != "" && !slices.Contains(in.agreed, e.Third) })
+	return slices.DeleteFunc(slices.Clone(opens), func(e v1alpha1.Exposure) bool {
+		return e.DestinationPeerID != "" && !slices.Contains(in.agreed, e.DestinationPeerID)
+	})
 }
 
 // planTunnelWrite returns the Tunnel to write for the contracts, and what it waits for or lacks. It is nil while
@@ -212,7 +214,7 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 		// is open, so that is always as it is now.
 		spec = has.DeepCopy()
 	}
-	spec.Allow, spec.Ends = opens, in.ends
+	spec.Allow, spec.ContractEnds = opens, in.ends
 	if state.waits == "" {
 		state.lacks = joinTexts(append(in.left, waits, closed))
 	}
@@ -271,11 +273,11 @@ func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, le
 		if drain := c.Status.DrainUntil; drain != nil && drain.Before(&at) {
 			at = *drain
 		}
-		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, At: at.Rfc3339Copy()})
+		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, Time: at.Rfc3339Copy()})
 	}
 	if left = max(len(out)-peering.MaxContracts, 0); left > 0 {
 		slices.SortFunc(out, func(a, b v1alpha1.ContractEnd) int {
-			return cmp.Or(b.At.Compare(a.At.Time), cmp.Compare(a.Contract, b.Contract))
+			return cmp.Or(b.Time.Compare(a.Time.Time), cmp.Compare(a.Contract, b.Contract))
 		})
 		out = out[:peering.MaxContracts]
 	}

@@ -95,15 +95,15 @@ type keySituation struct {
 	self, peer peering.ClusterID
 	// current is the key's status as it was; nil if there was no key.
 	current *v1alpha1.PresharedKeyStatus
-	// announced is the peer's network, with its half of the key that it uses.
+	// announced is the peer's network, with its share of the key that it uses.
 	announced *peering.Network
 	// rotate: this cluster wants another key.
 	rotate bool
 	// gateways is which keys the gateways of this cluster have.
 	gateways gatewayKeys
-	// half returns this cluster's half of the key with a number.
-	half func(number uint64) peering.PresharedHalf
-	now  time.Time
+	// share returns this cluster's share of the key with a number.
+	share func(number uint64) peering.PresharedKeyShare
+	now   time.Time
 }
 
 // decide returns which key the tunnel has from now on, and what to store. It follows the peer to a higher number,
@@ -120,11 +120,11 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 		if status.Number != 0 {
 			status = begun
 		}
-		status.Replacing, status.NextStored = nil, false
+		status.RotationStartTime, status.NextStored = nil, false
 		if s.rotate {
 			status.Message = "the peer's agent is of a version that does not replace the key: upgrade it"
 		}
-		return status, keyRing{current: s.key(0, s.announced.PresharedHalf), dropPrevious: true}
+		return status, keyRing{current: s.key(0, s.announced.PresharedKeyShare), dropPrevious: true}
 	}
 	ring := keyRing{}
 	if theirs.Number > number(status) {
@@ -134,26 +134,26 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	ring.number = number(status)
 	if theirs.Number < ring.number {
 		status.NextStored, status.Message = false, replacing(status, "the peer to use the key that this cluster uses")
-		return status, ring // this announcement does not have its half of that key
+		return status, ring // this announcement does not have its share of that key
 	}
-	ring.current = s.key(ring.number, s.announced.PresharedHalf)
-	ring.dropPrevious = min(s.gateways.inUse, theirs.Used) >= ring.number
-	offered := !theirs.NextHalf.IsZero()
-	if status.Replacing == nil && ring.number < peering.MaxRevision &&
+	ring.current = s.key(ring.number, s.announced.PresharedKeyShare)
+	ring.dropPrevious = min(s.gateways.inUse, theirs.OldestInUse) >= ring.number
+	offered := !theirs.NextKeyShare.IsZero()
+	if status.RotationStartTime == nil && ring.number < peering.MaxRevision &&
 		(s.rotate || offered && s.now.Sub(status.Since.Time) >= keyLeast) {
-		status.Replacing = &begun.Since
+		status.RotationStartTime = &begun.Since
 	}
-	if status.Replacing == nil || !offered {
+	if status.RotationStartTime == nil || !offered {
 		status.NextStored = false
-		status.Message = replacing(status, "the peer to offer its half of the next key")
+		status.Message = replacing(status, "the peer to offer its share of the next key")
 		return status, ring
 	}
 	status.NextStored = true
-	ring.next = s.key(ring.number+1, theirs.NextHalf)
+	ring.next = s.key(ring.number+1, theirs.NextKeyShare)
 	switch {
 	case s.gateways.newest <= ring.number:
 		status.Message = replacing(status, "all gateways of this cluster to have the next key")
-	case theirs.Held <= ring.number:
+	case theirs.NewestInstalled <= ring.number:
 		status.Message = replacing(status, "all gateways of the peer to have the next key")
 	default:
 		status = begun
@@ -163,13 +163,13 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	return status, ring
 }
 
-// key returns the preshared key with a number, from both sides' halves.
-func (s keySituation) key(number uint64, half peering.PresharedHalf) []byte {
-	return PresharedKey(s.self, s.half(number), s.peer, half)
+// key returns the preshared key with a number, from both sides' shares.
+func (s keySituation) key(number uint64, share peering.PresharedKeyShare) []byte {
+	return PresharedKey(s.self, s.share(number), s.peer, share)
 }
 
 func replacing(status v1alpha1.PresharedKeyStatus, waits string) string {
-	if status.Replacing == nil {
+	if status.RotationStartTime == nil {
 		return ""
 	}
 	return "the next key waits for " + waits
@@ -178,16 +178,16 @@ func replacing(status v1alpha1.PresharedKeyStatus, waits string) string {
 func number(status v1alpha1.PresharedKeyStatus) uint64 { return uint64(max(status.Number, 0)) }
 
 // rotation returns what this cluster announces about the key of a tunnel.
-func rotation(status *v1alpha1.PresharedKeyStatus, gateways gatewayKeys, half func(number uint64) peering.PresharedHalf) (peering.PresharedHalf, *peering.KeyRotation) {
-	out := &peering.KeyRotation{Held: gateways.newest, Used: gateways.inUse}
+func rotation(status *v1alpha1.PresharedKeyStatus, gateways gatewayKeys, share func(number uint64) peering.PresharedKeyShare) (peering.PresharedKeyShare, *peering.KeyRotation) {
+	out := &peering.KeyRotation{NewestInstalled: gateways.newest, OldestInUse: gateways.inUse}
 	if status == nil {
-		return half(0), out
+		return share(0), out
 	}
 	out.Number = number(*status)
-	if status.Replacing != nil {
-		out.NextHalf = half(out.Number + 1)
+	if status.RotationStartTime != nil {
+		out.NextKeyShare = share(out.Number + 1)
 	}
-	return half(out.Number), out
+	return share(out.Number), out
 }
 
 // gatewayKeys is which keys of the tunnel to a peer all gateways of a cluster have: the number of the newest that
@@ -199,7 +199,7 @@ type gatewayKeys struct{ newest, inUse uint64 }
 func keysOfGateways(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out gatewayKeys) {
 	found, patient := false, true
 	if status != nil {
-		patient = now.Sub(ptr.Deref(status.Replacing, status.Since).Time) < keyPatience
+		patient = now.Sub(ptr.Deref(status.RotationStartTime, status.Since).Time) < keyPatience
 	}
 	for i := range nodes {
 		n := &nodes[i]
@@ -209,8 +209,8 @@ func keysOfGateways(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status 
 		var has gatewayKeys
 		for _, p := range n.Status.Paths {
 			if p.PeerID == string(peer) {
-				has = gatewayKeys{uint64(max(p.PresharedKey, 0)), uint64(max(p.PresharedKey, 0))}
-				if p.NextPresharedKey {
+				has = gatewayKeys{uint64(max(p.PresharedKeyNumber, 0)), uint64(max(p.PresharedKeyNumber, 0))}
+				if p.NextPresharedKeyStored {
 					has.newest++
 				}
 			}

@@ -34,15 +34,15 @@ func newKeySide(self, peer string, seed byte) *keySide {
 	}
 }
 
-func (k *keySide) half(number uint64) peering.PresharedHalf {
-	return peering.PresharedHalf{k.seed, byte(number), byte(number >> 8), 1}
+func (k *keySide) share(number uint64) peering.PresharedKeyShare {
+	return peering.PresharedKeyShare{k.seed, byte(number), byte(number >> 8), 1}
 }
 
 func (k *keySide) held() gatewayKeys {
 	var nodes []v1alpha1.FabricNode
 	for _, g := range k.gateways {
 		nodes = append(nodes, v1alpha1.FabricNode{Spec: v1alpha1.FabricNodeSpec{Gateway: true}, Status: v1alpha1.FabricNodeStatus{Paths: []v1alpha1.FabricPath{{
-			PeerID: string(k.peer), PresharedKey: int64(numberOf(g, string(k.peer))), NextPresharedKey: len(g[string(k.peer)+v1alpha1.FabricKeyNext]) > 0,
+			PeerID: string(k.peer), PresharedKeyNumber: int64(numberOf(g, string(k.peer))), NextPresharedKeyStored: len(g[string(k.peer)+v1alpha1.FabricKeyNext]) > 0,
 		}}}})
 	}
 	return keysOfGateways(nodes, k.peer, nil, time.Time{})
@@ -50,13 +50,13 @@ func (k *keySide) held() gatewayKeys {
 
 func (k *keySide) says() *peering.Network {
 	n := &peering.Network{}
-	n.PresharedHalf, n.Rotation = rotation(k.status, k.held(), k.half)
+	n.PresharedKeyShare, n.Rotation = rotation(k.status, k.held(), k.share)
 	return n
 }
 
 func (k *keySide) hears(said *peering.Network, now time.Time) {
 	status, ring := keySituation{
-		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), half: k.half, now: now,
+		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), share: k.share, now: now,
 	}.decide()
 	if k.status != nil && status.Number != k.status.Number {
 		k.wants = false
@@ -139,7 +139,7 @@ func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 		a.wants, b.wants = false, false
 		now = now.Add(keyLeast)
 		settle()
-		if !bytes.Equal(a.has(0)[0], b.has(1)[0]) || a.status.Number != b.status.Number || a.status.Replacing != nil {
+		if !bytes.Equal(a.has(0)[0], b.has(1)[0]) || a.status.Number != b.status.Number || a.status.RotationStartTime != nil {
 			t.Fatalf("seed %d: in the end they have %x and %x\na %+v\nb %+v", seed, a.has(0), b.has(1), a.status, b.status)
 		}
 		if len(a.has(0)) != 1 || len(b.has(0)) != 1 {
@@ -156,18 +156,18 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	long, replaced := metav1.NewTime(now.Add(-time.Hour)), metav1.NewTime(now.Add(-time.Minute))
-	half := func(n uint64) peering.PresharedHalf { return peering.PresharedHalf{9, byte(n)} }
+	share := func(n uint64) peering.PresharedKeyShare { return peering.PresharedKeyShare{9, byte(n)} }
 	said := func(number, held uint64, offers bool) *peering.Network {
-		n := &peering.Network{PresharedHalf: peering.PresharedHalf{1, byte(number)}, Rotation: &peering.KeyRotation{Number: number, Held: held}}
+		n := &peering.Network{PresharedKeyShare: peering.PresharedKeyShare{1, byte(number)}, Rotation: &peering.KeyRotation{Number: number, NewestInstalled: held}}
 		if offers {
-			n.Rotation.NextHalf = peering.PresharedHalf{1, byte(number + 1)}
+			n.Rotation.NextKeyShare = peering.PresharedKeyShare{1, byte(number + 1)}
 		}
 		return n
 	}
 	at := func(number int64, since metav1.Time, replacing bool) *v1alpha1.PresharedKeyStatus {
 		s := &v1alpha1.PresharedKeyStatus{Number: number, Since: since}
 		if replacing {
-			s.Replacing = &replaced
+			s.RotationStartTime = &replaced
 		}
 		return s
 	}
@@ -195,19 +195,19 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 		"the peer uses the next":                       {at(3, long, true), said(4, 4, false), false, 3, want{number: 4, current: true}},
 		"the peer is far ahead":                        {at(3, long, false), said(9, 9, false), false, 3, want{number: 9, current: true}},
 		"the peer is behind":                           {at(3, long, false), said(2, 2, true), false, 3, want{number: 3}},
-		"the peer keeps the first":                     {at(0, long, false), &peering.Network{PresharedHalf: peering.PresharedHalf{1}}, true, 0, want{current: true, says: true}},
-		"the peer keeps the first, since it was older": {at(5, long, true), &peering.Network{PresharedHalf: peering.PresharedHalf{1}}, false, 6, want{current: true}},
+		"the peer keeps the first":                     {at(0, long, false), &peering.Network{PresharedKeyShare: peering.PresharedKeyShare{1}}, true, 0, want{current: true, says: true}},
+		"the peer keeps the first, since it was older": {at(5, long, true), &peering.Network{PresharedKeyShare: peering.PresharedKeyShare{1}}, false, 6, want{current: true}},
 		"the last number":                              {at(peering.MaxRevision, long, false), said(peering.MaxRevision, 0, true), true, 0, want{number: peering.MaxRevision, current: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := keySituation{self: "a", peer: "b", current: tc.standing, announced: tc.said, rotate: tc.wanted, gateways: gatewayKeys{tc.held, min(tc.held, 3)}, half: half, now: now}
+			s := keySituation{self: "a", peer: "b", current: tc.standing, announced: tc.said, rotate: tc.wanted, gateways: gatewayKeys{tc.held, min(tc.held, 3)}, share: share, now: now}
 			status, ring := s.decide()
-			got := want{status.Number, ring.current != nil, ring.next != nil, status.Replacing != nil, status.Message != ""}
+			got := want{status.Number, ring.current != nil, ring.next != nil, status.RotationStartTime != nil, status.Message != ""}
 			if got != tc.want || ring.number != uint64(status.Number) || status.NextStored != (ring.next != nil) {
 				t.Errorf("got %+v, want %+v (%+v)", got, tc.want, status)
 			}
-			if of := (peering.PresharedHalf{1, byte(ring.number)}); tc.want.current && !bytes.Equal(ring.current, PresharedKey("a", half(ring.number), "b", of)) {
+			if of := (peering.PresharedKeyShare{1, byte(ring.number)}); tc.want.current && !bytes.Equal(ring.current, PresharedKey("a", share(ring.number), "b", of)) {
 				t.Error("it is not the key with its number")
 			}
 		})
@@ -220,12 +220,12 @@ func TestSilentGatewaysAreWaitedForButNotForEver(t *testing.T) {
 	node := func(gateway bool, seen time.Duration, keys ...int64) v1alpha1.FabricNode {
 		n := v1alpha1.FabricNode{Spec: v1alpha1.FabricNodeSpec{Gateway: gateway}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(now.Add(-seen))}}
 		for _, key := range keys {
-			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "b", PresharedKey: key - 1, NextPresharedKey: true}, v1alpha1.FabricPath{PeerID: "c", PresharedKey: 99})
+			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "b", PresharedKeyNumber: key - 1, NextPresharedKeyStored: true}, v1alpha1.FabricPath{PeerID: "c", PresharedKeyNumber: 99})
 		}
 		return n
 	}
 	since := func(d time.Duration) *v1alpha1.PresharedKeyStatus {
-		return &v1alpha1.PresharedKeyStatus{Replacing: new(metav1.NewTime(now.Add(-d)))}
+		return &v1alpha1.PresharedKeyStatus{RotationStartTime: new(metav1.NewTime(now.Add(-d)))}
 	}
 	for name, tc := range map[string]struct {
 		nodes  []v1alpha1.FabricNode
@@ -288,13 +288,13 @@ func TestNoKeyIsInAPeersStatus(t *testing.T) {
 		a.hears(b.says(), time.Unix(1e9, 0))
 		b.hears(a.says(), time.Unix(1e9, 0))
 	}
-	text := fmt.Sprintf("%+v %s", *a.status, a.says().PresharedHalf)
+	text := fmt.Sprintf("%+v %s", *a.status, a.says().PresharedKeyShare)
 	for _, key := range a.secret {
 		if len(key) == 32 && strings.Contains(text, fmt.Sprintf("%x", key)) {
 			t.Errorf("%s has the key %x", text, key)
 		}
 	}
 	if said := fmt.Sprintf("%+v", a.says()); strings.Contains(said, fmt.Sprint([]byte{a.seed, 1})) || !strings.Contains(said, "hidden") {
-		t.Errorf("the announcement shows a half: %s", said)
+		t.Errorf("the announcement shows a share: %s", said)
 	}
 }

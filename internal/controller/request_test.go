@@ -78,7 +78,7 @@ func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
 		"this side forgot one of several":           {request: choosing, contract: over(peering.EndedHere), gone: true, want: courseAsk},
 		"it reached its end":                        {contract: over(peering.EndedByExpiry), want: courseAsk},
 		"it reached its end and that was it":        {request: never, contract: over(peering.EndedByExpiry), want: courseKeep, reason: "Expired"},
-		"its node still exists":                     {contract: over(peering.EndedByExpiry), standing: "request", want: courseKeep, reason: "TakingDown"},
+		"its node still exists":                     {contract: over(peering.EndedByExpiry), standing: "request", want: courseKeep, reason: "RemovingNode"},
 		"one that a signature away made, unlooked":  {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseKeep, reason: "Contracted"},
 	} {
 		t.Run(name, func(t *testing.T) {

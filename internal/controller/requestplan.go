@@ -74,7 +74,7 @@ func planRequest(s *v1alpha1.PeeringRequest, h *currentContract, peerGone bool, 
 		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:
 			return keep(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
 		case oldNode != "":
-			return keep(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, oldNode)
+			return keep(metav1.ConditionFalse, "RemovingNode", "contract %s is over and node %s is being taken down", name, oldNode)
 		}
 		return requestPlan{course: courseAsk}
 	case peering.Draining:

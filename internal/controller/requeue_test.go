@@ -69,7 +69,7 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 		"the peer is not known":                {contract: consumer, want: restInterval},
 		"its consumer does not speak of it":    {contract: active, fc: &v1alpha1.ForeignCluster{}, want: restInterval},
 		"its provider does not speak of it":    {contract: consumer, fc: &v1alpha1.ForeignCluster{}, want: endingInterval},
-		"its provider has a statement":         {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active", Statement: 1}), want: fetchAgain},
+		"its provider has a statement":         {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active", StatementSequence: 1}), want: fetchAgain},
 		"its provider has a later revision":    {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
 		"its consumer has a later revision":    {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
 		"its consumer has an earlier revision": {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 1, Phase: "Active"}), want: restInterval},
@@ -199,7 +199,7 @@ func TestFabricChangesNamesThePeers(t *testing.T) {
 			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "c"})
 		}, peers: []string{"c"}},
 		"where a gateway is seen": {change: func(n *v1alpha1.FabricNode) {
-			n.Status.Observed = []v1alpha1.ObservedGateway{{PeerID: "c", PublicKey: "key", Endpoint: "192.0.2.1:1"}}
+			n.Status.ObservedGateways = []v1alpha1.ObservedGateway{{PeerID: "c", PublicKey: "key", Endpoint: "192.0.2.1:1"}}
 		}, peers: []string{"c"}},
 		"what end-to-end probes find": {change: func(n *v1alpha1.FabricNode) {
 			n.Status.EndToEnd = []v1alpha1.FabricEndToEnd{{PeerID: "b", State: "Up"}, {PeerID: "c", State: "Down", Node: "far"}}

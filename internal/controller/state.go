@@ -43,9 +43,9 @@ type States struct {
 	// Aggregate returns at most the given number of prefixes that contain all of prefixes and none of avoid, and
 	// how many of prefixes they do not contain.
 	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
-	// Half returns this cluster's half of the preshared key with a number of the tunnel to a peer, the same at each
+	// KeyShare returns this cluster's share of the preshared key with a number of the tunnel to a peer, the same at each
 	// call.
-	Half func(peer peering.ClusterID, number uint64) peering.PresharedHalf
+	KeyShare func(peer peering.ClusterID, number uint64) peering.PresharedKeyShare
 	// KeyEvery is how long a preshared key is used before it is replaced; 0 means forever.
 	KeyEvery time.Duration
 	Now      func() time.Time
@@ -56,7 +56,7 @@ type States struct {
 	// Capabilities lists what this cluster can do for a peer beyond the protocol's revision. Nil means nothing.
 	Capabilities func(peer peering.ClusterID) []string
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does. If it is nil the Secret is
-	// read whenever a peer sends its half of a key.
+	// read whenever a peer sends its share of a key.
 	Versions client.Reader
 
 	// SessionAddress returns where a peer's end of the session with it is seen; the zero Addr if that shows
@@ -111,15 +111,15 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	switch {
 	case fc.Spec.InBand == nil:
 		keys := keysOfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
-		state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.halves(peer))
+		state.Network.PresharedKeyShare, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.shares(peer))
 	case !wanted:
 		state.Network = &peering.Network{Gateways: state.Network.Gateways}
 	}
 	return state, nil
 }
 
-func (s *States) halves(peer peering.ClusterID) func(number uint64) peering.PresharedHalf {
-	return func(number uint64) peering.PresharedHalf { return s.Half(peer, number) }
+func (s *States) shares(peer peering.ClusterID) func(number uint64) peering.PresharedKeyShare {
+	return func(number uint64) peering.PresharedKeyShare { return s.KeyShare(peer, number) }
 }
 
 // fabricNodes returns what the nodes report. Callers only read it.
@@ -202,7 +202,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 	for i := range nodes {
 		n := &nodes[i]
 		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
-		overlay, overlayErr := netip.ParseAddr(n.Status.Overlay)
+		overlay, overlayErr := netip.ParseAddr(n.Status.OverlayAddress)
 		if err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
 			continue
 		}
@@ -210,8 +210,8 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		if next, err := base64.StdEncoding.DecodeString(n.Status.NextPublicKey); err == nil && len(next) == len(key) {
 			g.NextPublicKey = [32]byte(next)
 		}
-		g.Pods = kube.Prefixes(n.Spec.Pods)
-		if n.Status.AnswersProbes && !gateways.Silent(n, now) { // a node that is gone does not respond
+		g.Pods = kube.Prefixes(n.Spec.AnnouncedPodCIDRs)
+		if n.Status.ProbesEnabled && !gateways.Silent(n, now) { // a node that is gone does not respond
 			g.Sources = endsOf(n)
 		}
 		switch {
@@ -223,7 +223,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 	}
 	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
 	network.Nodes = network.Nodes[:min(len(network.Nodes), peering.MaxNodes)]
-	given := stored.Allocation(fc.Status.Aliases, fc.Status.Blocks)
+	given := stored.Allocation(fc.Status.Aliases, fc.Status.AliasBlocks)
 	for _, a := range given.Prefixes {
 		network.Aliases = append(network.Aliases, peering.Alias{Prefix: a.Prefix, Alias: a.Alias})
 	}
@@ -320,7 +320,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	}
 	fc.Status.Network = networkFromWire(state.Network, before.Status.Network, now)
 	if fc.Status.Network != nil {
-		fc.Status.Network.InBand = inBandHash(fc.Spec.InBand)
+		fc.Status.Network.InBandHash = inBandHash(fc.Spec.InBand)
 	}
 	moved, later := s.paceObserved(peer, before.Status.Network, fc.Status.Network)
 	fc.Status.Contracts = contractsFromWire(state.Contracts)
@@ -341,7 +341,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if moved && s.Observed != nil {
 		s.Observed()
 	}
-	if state.Network == nil || state.Network.PresharedHalf.IsZero() || fc.Spec.InBand != nil {
+	if state.Network == nil || state.Network.PresharedKeyShare.IsZero() || fc.Spec.InBand != nil {
 		return later
 	}
 	return cmp.Or(s.observeKey(ctx, peer, fc, state.Network), later)
@@ -358,7 +358,7 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 	due := RotationDue(fc, s.KeyEvery)
 	status, ring := keySituation{
 		self: s.Self, peer: peer, current: fc.Status.PresharedKey, announced: announced, rotate: !due.IsZero() && !now.Before(due),
-		gateways: gateways, half: s.halves(peer), now: now,
+		gateways: gateways, share: s.shares(peer), now: now,
 	}.decide()
 	if err := s.storeKeys(ctx, peer, ring); err != nil {
 		return err
@@ -374,13 +374,13 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 	return store.PatchStatus(ctx, s.Client, before, fc)
 }
 
-// PresharedKey returns a tunnel's preshared key from both sides' halves: their
-// SHA-256, the half of the lower cluster ID first.
-func PresharedKey(a peering.ClusterID, halfA peering.PresharedHalf, b peering.ClusterID, halfB peering.PresharedHalf) []byte {
+// PresharedKey returns a tunnel's preshared key from both sides' shares: their
+// SHA-256, the share of the lower cluster ID first.
+func PresharedKey(a peering.ClusterID, shareA peering.PresharedKeyShare, b peering.ClusterID, shareB peering.PresharedKeyShare) []byte {
 	if a > b {
-		halfA, halfB = halfB, halfA
+		shareA, shareB = shareB, shareA
 	}
-	sum := sha256.Sum256(slices.Concat(halfA[:], halfB[:]))
+	sum := sha256.Sum256(slices.Concat(shareA[:], shareB[:]))
 	return sum[:]
 }
 
@@ -412,7 +412,7 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 				block.Addresses[i] = a.String()
 			}
 		}
-		out.Blocks = append(out.Blocks, block)
+		out.AliasBlocks = append(out.AliasBlocks, block)
 	}
 	return out
 }
@@ -421,12 +421,12 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 	var out []v1alpha1.Gateway
 	for _, g := range nodes {
 		node := v1alpha1.Gateway{
-			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(), Observed: wire.Texts(g.Observed),
+			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, OverlayAddress: g.Overlay.String(), ObservedEndpoints: wire.Texts(g.Observed),
 		}
 		if g.NextPublicKey != [32]byte{} {
 			node.NextPublicKey = base64.StdEncoding.EncodeToString(g.NextPublicKey[:])
 		}
-		node.Pods, node.Sources = wire.Texts(g.Pods), wire.Texts(g.Sources)
+		node.PodCIDRs, node.ProbeAddresses = wire.Texts(g.Pods), wire.Texts(g.Sources)
 		out = append(out, node)
 	}
 	return out
@@ -440,7 +440,7 @@ func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 		}
 		report := v1alpha1.PeerContract{
 			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: peering.Text(c.Message, maxPeerMessage),
-			Statement: int64(min(c.Statement, peering.MaxRevision)),
+			StatementSequence: int64(min(c.Statement, peering.MaxRevision)),
 		}
 		if !c.DrainUntil.IsZero() {
 			report.DrainUntil = &metav1.Time{Time: c.DrainUntil.Truncate(time.Second)}

@@ -28,7 +28,7 @@ func newRow() row {
 		s := newSite(i)
 		s.id = strings.Repeat(string(rune('a'+i)), 32) // the form of an ID, by which third clusters are identified
 		for j := range s.nodes {
-			s.nodes[j].Spec.ClusterID, s.nodes[j].Status.Overlay = s.id, plan.Overlay(s.id, s.nodes[j].Name).String()
+			s.nodes[j].Spec.ClusterID, s.nodes[j].Status.OverlayAddress = s.id, plan.Overlay(s.id, s.nodes[j].Name).String()
 		}
 		sites[i] = s
 	}
@@ -173,7 +173,7 @@ func TestTransitStaysWhileNotAllIsKnown(t *testing.T) {
 		exists: true, exposed: []allow.Exposed{{Contract: "c", Unknown: true}}, agreed: []string{third},
 		current: v1alpha1.TunnelSpec{
 			Transit: []v1alpha1.TransitAddresses{{ClusterID: third, Addresses: []string{"198.18.9.9"}}},
-			Allow:   []v1alpha1.Exposure{{Contract: "c", Namespace: "shop", Third: third, From: []string{"198.18.1.1"}, To: []v1alpha1.Destination{{Addresses: []string{"198.18.9.9"}, AnyPort: true}}}},
+			Allow:   []v1alpha1.Exposure{{Contract: "c", Namespace: "shop", DestinationPeerID: third, From: []string{"198.18.1.1"}, To: []v1alpha1.Destination{{Addresses: []string{"198.18.9.9"}, AnyPort: true}}}},
 		},
 	}
 	for _, agreed := range [][]string{{third}, nil} {

@@ -41,16 +41,16 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 	}
 	var unnamed []netip.Addr
 	third := transit.Addresses(passed) // a peer that does not agree gives them no alias
-	spec.LocalBlocks, unnamed = localBlocks(network, slices.Concat(own, third))
+	spec.LocalAliasBlocks, unnamed = localBlocks(network, slices.Concat(own, third))
 	spec.Transit = passed
 	for _, prefix := range network.Prefixes {
 		alias, _ := aliasOf(fc.Status.Aliases, prefix)
 		spec.Remote = append(spec.Remote, v1alpha1.PrefixAlias{Prefix: prefix, Alias: alias})
 	}
-	for _, b := range fc.Status.Blocks {
-		spec.RemoteBlocks = append(spec.RemoteBlocks, b.Alias)
+	for _, b := range fc.Status.AliasBlocks {
+		spec.RemoteAliasBlocks = append(spec.RemoteAliasBlocks, b.Alias)
 	}
-	spec.Probed = probed(fc)
+	spec.ProbedNodes = probed(fc)
 	unnamed = slices.DeleteFunc(unnamed, func(a netip.Addr) bool {
 		return slices.Contains(third, a) || slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && contains(l.Prefix, a) })
 	})
@@ -58,7 +58,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 		return spec, ""
 	}
 	waits := fmt.Sprintf("waiting for the peer to choose aliases for %d addresses of this cluster, %v among them: it may have no room for more", len(unnamed), unnamed[0])
-	if !some && len(spec.LocalBlocks) == 0 {
+	if !some && len(spec.LocalAliasBlocks) == 0 {
 		return nil, waits
 	}
 	return spec, waits
@@ -77,7 +77,7 @@ func localBlocks(network *v1alpha1.PeerNetwork, own []netip.Addr) (out []v1alpha
 			taken = append(taken, p)
 		}
 	}
-	for _, b := range network.Blocks {
+	for _, b := range network.AliasBlocks {
 		p, err := netip.ParsePrefix(b.Alias)
 		if err != nil || slices.ContainsFunc(taken, p.Overlaps) {
 			continue
@@ -116,7 +116,7 @@ func overlapsAny(network *v1alpha1.PeerNetwork, alias string) bool {
 		return err == nil && q.Overlaps(p)
 	}
 	return err != nil || slices.ContainsFunc(network.Aliases, func(a v1alpha1.PrefixAlias) bool { return overlaps(a.Alias) }) ||
-		slices.ContainsFunc(network.Blocks, func(b v1alpha1.AliasBlock) bool { return overlaps(b.Alias) })
+		slices.ContainsFunc(network.AliasBlocks, func(b v1alpha1.AliasBlock) bool { return overlaps(b.Alias) })
 }
 
 func aliasOf(aliases []v1alpha1.PrefixAlias, prefix string) (string, bool) {

@@ -89,21 +89,23 @@ func TestPlanTunnel(t *testing.T) {
 			want: also(func(s *v1alpha1.TunnelSpec) { s.Local[0].Alias = "" }),
 		},
 		"addresses that the peer knows one by one, but those that it has no business to name": {
-			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Aliases, fc.Status.Network.Blocks = nil, blocks }), own: own,
-			want:  also(func(s *v1alpha1.TunnelSpec) { s.Local[0].Alias, s.LocalBlocks = "", ours }),
+			peer: peer(func(fc *v1alpha1.ForeignCluster) {
+				fc.Status.Network.Aliases, fc.Status.Network.AliasBlocks = nil, blocks
+			}), own: own,
+			want:  also(func(s *v1alpha1.TunnelSpec) { s.Local[0].Alias, s.LocalAliasBlocks = "", ours }),
 			waits: "aliases for 1 addresses of this cluster, 192.168.5.1 among them",
 		},
 		"blocks that overlap the alias of a prefix do not count": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) {
-				fc.Status.Network.Blocks = []v1alpha1.AliasBlock{{Alias: "10.250.7.0/32", Addresses: []string{"192.168.5.1"}}}
+				fc.Status.Network.AliasBlocks = []v1alpha1.AliasBlock{{Alias: "10.250.7.0/32", Addresses: []string{"192.168.5.1"}}}
 			}), own: own[2:], want: full, waits: "192.168.5.1 among them",
 		},
 		"addresses of the peer that are known one by one": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) {
-				fc.Status.Aliases, fc.Status.Blocks = nil, []v1alpha1.AliasBlock{{Alias: "10.242.0.0/31", Addresses: []string{"10.200.0.1", ""}}}
+				fc.Status.Aliases, fc.Status.AliasBlocks = nil, []v1alpha1.AliasBlock{{Alias: "10.242.0.0/31", Addresses: []string{"10.200.0.1", ""}}}
 			}),
 			want: also(func(s *v1alpha1.TunnelSpec) {
-				s.Remote[0].Alias, s.RemoteBlocks = "", []string{"10.242.0.0/31"}
+				s.Remote[0].Alias, s.RemoteAliasBlocks = "", []string{"10.242.0.0/31"}
 			}),
 		},
 		"a peer without prefixes has no tunnel": {

@@ -190,7 +190,7 @@ func (r *Contracts) checkStatements(ctx context.Context, c peering.Contract, ter
 	before := stored.Status.DeepCopy()
 	var asked bool
 	var err error
-	if report != nil && uint64(max(report.Statement, 0)) > last.Sequence {
+	if report != nil && uint64(max(report.StatementSequence, 0)) > last.Sequence {
 		asked, err = r.ask(ctx, stored, "statements", func(ctx context.Context) error {
 			return r.fetchStatements(ctx, c, terms, stored, fc, last)
 		})

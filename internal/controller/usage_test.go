@@ -332,7 +332,7 @@ func TestInvalidStatementsAreRefused(t *testing.T) {
 				}
 				return answer, nil
 			}
-			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", Statement: 3})
+			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", StatementSequence: 3})
 			got := b.look(t)
 			if len(got.Status.Statements) != tc.kept {
 				t.Errorf("%d are kept, want %d", len(got.Status.Statements), tc.kept)
@@ -360,7 +360,7 @@ func TestStatementAtThePreviousPriceIsAccepted(t *testing.T) {
 	statement := p.statementsOf(t, first, 1, nil)
 	b.peer.statements = func(uint64) ([]peering.Envelope, error) { return statement, nil }
 	b.clock = now.Add(10 * time.Minute)
-	b.says(t, v1alpha1.PeerContract{Revision: 2, Phase: "Active", Statement: 1})
+	b.says(t, v1alpha1.PeerContract{Revision: 2, Phase: "Active", StatementSequence: 1})
 	got := b.look(t)
 	if got.Spec.Revision != 2 || len(got.Status.Statements) != 1 || !meta.IsStatusConditionTrue(got.Status.Conditions, ConditionStatementsValid) {
 		t.Errorf("revision %d, %d statements, %+v", got.Spec.Revision, len(got.Status.Statements), got.Status.Conditions)
@@ -451,7 +451,7 @@ func TestBothSidesCountTheSame(t *testing.T) {
 		if list := abroad.look(t).Status.Statements; len(list) > 0 {
 			last = list[len(list)-1].Sequence
 		}
-		home.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", Statement: last})
+		home.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", StatementSequence: last})
 		home.look(t)
 	}
 	both(0)
@@ -538,7 +538,7 @@ func TestPeerIsAskedAgainAfterAPause(t *testing.T) {
 	p := newParties(t)
 	b := newBench(t, p.consumer, p.stored(t, p.terms(t, nil), p.consumer), foreign("peer", p.provider))
 	b.peer.statements = func(uint64) ([]peering.Envelope, error) { return nil, errors.New("not now") }
-	b.says(t, v1alpha1.PeerContract{Revision: 7, Phase: "Active", Statement: 9})
+	b.says(t, v1alpha1.PeerContract{Revision: 7, Phase: "Active", StatementSequence: 9})
 	for range 60 {
 		b.clock = b.clock.Add(time.Second)
 		b.look(t)

@@ -86,10 +86,10 @@ func (w stateCopy) isFresh(lasts time.Duration) bool {
 
 // equals compares states without the fields that count and time messages.
 func (w stateCopy) equals(s *ententev1.PeerState) bool {
-	sequence, at, echo := s.GetSequence(), s.GetSentAt(), s.GetEchoSequence()
-	s.Sequence, s.SentAt, s.EchoSequence = w.state.GetSequence(), w.state.GetSentAt(), w.state.GetEchoSequence()
+	sequence, at, echo := s.GetSequence(), s.GetSendTime(), s.GetEchoSequence()
+	s.Sequence, s.SendTime, s.EchoSequence = w.state.GetSequence(), w.state.GetSendTime(), w.state.GetEchoSequence()
 	same := proto.Equal(w.state, s)
-	s.Sequence, s.SentAt, s.EchoSequence = sequence, at, echo
+	s.Sequence, s.SendTime, s.EchoSequence = sequence, at, echo
 	return same
 }
 

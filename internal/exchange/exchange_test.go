@@ -289,9 +289,9 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 	}, slog.New(slog.DiscardHandler))
 	calls, changes := 0, 0
 	unwatch, unwatchOffering := s.Watch(peer, func() { calls++ }), s.WatchOffering(peer, func() { changes++ })
-	receive := func(l ententev1.PeerState_Lending) {
+	receive := func(l ententev1.PeerState_Offering) {
 		t.Helper()
-		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, Lending: l}); err != nil {
+		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, Offering: l}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -303,11 +303,11 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 	}
 	want("before", peering.OfferingUnknown, 0, 0)
 	s.Started(peer, 1)
-	receive(ententev1.PeerState_LENDING_NOTHING)
-	receive(ententev1.PeerState_LENDING_NOTHING)
+	receive(ententev1.PeerState_OFFERING_NOTHING)
+	receive(ententev1.PeerState_OFFERING_NOTHING)
 	want("the first session", peering.OfferingNothing, 0, 1)
 	s.Started(peer, 2)
-	receive(ententev1.PeerState_LENDING_SOMETHING)
+	receive(ententev1.PeerState_OFFERING_SOMETHING)
 	s.Ended(peer, 1)
 	want("the first ended after the second began", peering.OfferingSomething, 0, 2)
 	s.Changed(peer)

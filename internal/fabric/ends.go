@@ -56,7 +56,7 @@ func isAnnounced(nodes []v1alpha1.FabricNode, name string) bool {
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Spec.Gateway == nodes[self].Spec.Gateway && (n.Spec.Gateway || len(n.Spec.Pods) > 0) && n.Status.PublicKey != "" && n.Status.Overlay != "" {
+		if n.Spec.Gateway == nodes[self].Spec.Gateway && (n.Spec.Gateway || len(n.Spec.AnnouncedPodCIDRs) > 0) && n.Status.PublicKey != "" && n.Status.OverlayAddress != "" {
 			names = append(names, n.Name)
 		}
 	}

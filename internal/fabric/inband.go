@@ -107,7 +107,7 @@ func relayPeerOf(t *v1alpha1.Tunnel, known Known) (relayPeer, bool) {
 	}
 	out := relayPeer{agent: netip.AddrPortFrom(agent.Addr().Unmap(), agent.Port()), toPeer: toPeer, toAgent: toAgent}
 	for _, g := range t.Spec.Gateways {
-		if overlay, err := netip.ParseAddr(g.Overlay); err == nil {
+		if overlay, err := netip.ParseAddr(g.OverlayAddress); err == nil {
 			out.gateways = append(out.gateways, relayGateway{g.Name, overlay})
 		}
 	}

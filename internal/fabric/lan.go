@@ -248,7 +248,7 @@ func Published(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySp
 		if len(endpoints) > 0 {
 			why = fmt.Sprintf("none of this cluster's endpoints (%s) is an address that others may dial: set peer.endpoints in its chart's values", strings.Join(endpoints, ", "))
 		}
-		return v1alpha1.NodeDiscoverySpec{NotPublished: peering.Text(why, browse.MaxText)}
+		return v1alpha1.NodeDiscoverySpec{NotPublishedMessage: peering.Text(why, browse.MaxText)}
 	}
 	out := v1alpha1.PublishedCluster{
 		// The host name is not that of the node, which has its own name on the LAN.
@@ -292,11 +292,11 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 	if len(interfaces) == 0 && on.failed == nil && age < lanStart {
 		return lanStartPoll
 	}
-	before := nd.Status.Found
+	before := nd.Status.Clusters
 	if n.last != nil {
-		before = n.last.Found
+		before = n.last.Clusters
 	}
-	status := lanStatus(on, before, nd.Spec.Expected)
+	status := lanStatus(on, before, nd.Spec.PreferredClusterIDs)
 	convergedAt := on.since.Add(sightings.LANConvergence + time.Second) // the status has times in seconds
 	converged := on.failed == nil && !now.Before(convergedAt) && n.wrote.Before(convergedAt)
 	if n.last != nil && !converged && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
@@ -333,7 +333,7 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 // the last write, and a patch against it would leave out fields that changed back.
 func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alpha1.NodeDiscoveryStatus, now time.Time) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		"interfaces": s.Interfaces, "found": s.Found, "problems": s.Problems, "since": s.Since, "observedAt": metav1.NewTime(now),
+		"interfaces": s.Interfaces, "clusters": s.Clusters, "problems": s.Problems, "since": s.Since, "observedAt": metav1.NewTime(now),
 	}})
 	if err != nil {
 		return err
@@ -343,7 +343,7 @@ func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alp
 
 // lanStatus returns the status without the time. before are the clusters that were found
 // before, expected those that come first.
-func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string) v1alpha1.NodeDiscoveryStatus {
+func lanStatus(on *listening, before []v1alpha1.DiscoveredCluster, expected []string) v1alpha1.NodeDiscoveryStatus {
 	var out v1alpha1.NodeDiscoveryStatus
 	problem := func(format string, args ...any) {
 		out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), browse.MaxText))
@@ -369,7 +369,7 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string)
 	for _, text := range conflictsOnLAN(on.Conflicts(), time.Now()) {
 		problem("%s", text)
 	}
-	out.Found = foundOnLAN(on.Found(), out.Interfaces, before, expected)
+	out.Clusters = foundOnLAN(on.Found(), out.Interfaces, before, expected)
 	return out
 }
 
@@ -397,7 +397,7 @@ func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
 // foundOnLAN returns the found clusters to report: each once for each
 // interface. Interfaces share the room; expected clusters come first, and known ones
 // stay.
-func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster, expected []string) []v1alpha1.FoundCluster {
+func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.DiscoveredCluster, expected []string) []v1alpha1.DiscoveredCluster {
 	type place struct{ where, id string }
 	at, known := map[place][]announcement{}, map[place][]string{}
 	for _, f := range before {
@@ -410,7 +410,7 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 			continue
 		}
 		key := place{f.Where, string(id)}
-		at[key] = append(at[key], announcement{v1alpha1.FoundCluster{
+		at[key] = append(at[key], announcement{v1alpha1.DiscoveredCluster{
 			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, browse.MaxClusterName),
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
 		}, f.From})
@@ -432,14 +432,14 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.id, b.id), cmp.Compare(a.where, b.where))
 	})
 	share, has := browse.MaxFound/max(1, len(interfaces)), map[string]int{}
-	var out []v1alpha1.FoundCluster
+	var out []v1alpha1.DiscoveredCluster
 	for _, key := range all {
 		if len(out) < browse.MaxFound && (first[key.id] || has[key.where] < share) {
 			has[key.where]++
 			out = append(out, mergeAnnouncements(at[key], known[key]))
 		}
 	}
-	slices.SortFunc(out, func(a, b v1alpha1.FoundCluster) int {
+	slices.SortFunc(out, func(a, b v1alpha1.DiscoveredCluster) int {
 		return cmp.Or(cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.ClusterID, b.ClusterID))
 	})
 	return out
@@ -447,7 +447,7 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 
 // announcement is what a LAN announces of a cluster under one name.
 type announcement struct {
-	v1alpha1.FoundCluster
+	v1alpha1.DiscoveredCluster
 	// from are the addresses that announce it.
 	from []netip.Addr
 }
@@ -456,7 +456,7 @@ type announcement struct {
 // announce its ID. Senders share the room in turn, so that one with many announcements does not drive
 // another out. Endpoints that were known and are still announced come first, then those that
 // a sender announces of its own address.
-func mergeAnnouncements(all []announcement, known []string) v1alpha1.FoundCluster {
+func mergeAnnouncements(all []announcement, known []string) v1alpha1.DiscoveredCluster {
 	rank := func(later bool) int {
 		if later {
 			return 1
@@ -470,7 +470,7 @@ func mergeAnnouncements(all []announcement, known []string) v1alpha1.FoundCluste
 			rank(a.Name == "")-rank(b.Name == ""), cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
 		)
 	})
-	out := all[0].FoundCluster
+	out := all[0].DiscoveredCluster
 	var claims []discovery.Claim[string]
 	for i := range peering.MaxEndpoints {
 		for _, s := range all {

@@ -117,8 +117,8 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 	}
 	finds := func(who, at string, automatic bool) func(v1alpha1.NodeDiscoveryStatus) bool {
 		return func(s v1alpha1.NodeDiscoveryStatus) bool {
-			return len(s.Found) == 1 && s.Found[0].Name == who && s.Found[0].ClusterID == string(testID(who[0])) && s.Found[0].Interface == "eth0" &&
-				slices.Equal(s.Found[0].Endpoints, []string{at}) && s.Found[0].Automatic == automatic
+			return len(s.Clusters) == 1 && s.Clusters[0].Name == who && s.Clusters[0].ClusterID == string(testID(who[0])) && s.Clusters[0].Interface == "eth0" &&
+				slices.Equal(s.Clusters[0].Endpoints, []string{at}) && s.Clusters[0].Automatic == automatic
 		}
 	}
 	t.Logf("found after %s", until(ns[0], "b", finds("b", "192.0.2.2:7443", false)))
@@ -126,5 +126,5 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 	time.Sleep(lanStatusPause) // reports are so far apart
 	stops[ns[1]]()
 	// The records live one second longer (RFC 6762 section 10.1).
-	t.Logf("gone after %s", until(ns[0], "none", func(s v1alpha1.NodeDiscoveryStatus) bool { return len(s.Found) == 0 }))
+	t.Logf("gone after %s", until(ns[0], "none", func(s v1alpha1.NodeDiscoveryStatus) bool { return len(s.Clusters) == 0 }))
 }

@@ -228,7 +228,7 @@ func TestANodeListensOnlyWhileItIsWanted(t *testing.T) {
 		if sent := n.lan.sent(); sent != "publish office at [192.0.2.1]:30743" {
 			t.Errorf("with another port: %s", sent)
 		}
-		n.wants(v1alpha1.NodeDiscoverySpec{NotPublished: "no other cluster can dial it"})
+		n.wants(v1alpha1.NodeDiscoverySpec{NotPublishedMessage: "no other cluster can dial it"})
 		spend(time.Second)
 		if sent := n.lan.sent(); sent != "publish nothing" {
 			t.Errorf("with nothing to publish: %s", sent)
@@ -346,14 +346,14 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		spend(time.Second)
 		n.lan.receives(onLAN('x', "eth0", "192.0.2.7:7443"))
 		spend(0)
-		if s := n.status(); len(s.Found) != 1 || s.Found[0].ClusterID != string(testID('x')) {
-			t.Errorf("right after something was found it reports %+v", s.Found)
+		if s := n.status(); len(s.Clusters) != 1 || s.Clusters[0].ClusterID != string(testID('x')) {
+			t.Errorf("right after something was found it reports %+v", s.Clusters)
 		}
 		spend(2 * time.Second)
 		n.lan.receives()
 		spend(0)
-		if s := n.status(); len(s.Found) != 0 {
-			t.Errorf("right after its goodbye it reports %+v", s.Found)
+		if s := n.status(); len(s.Clusters) != 0 {
+			t.Errorf("right after its goodbye it reports %+v", s.Clusters)
 		}
 		n.written()
 		for i := range 200 {
@@ -380,8 +380,8 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		spend(5 * time.Minute)
 		n.lan.receives()
 		spend(0)
-		if s := n.status(); len(s.Found) != 0 {
-			t.Errorf("after a rest it reports %+v right after a goodbye", s.Found)
+		if s := n.status(); len(s.Clusters) != 0 {
+			t.Errorf("after a rest it reports %+v right after a goodbye", s.Clusters)
 		}
 	})
 }
@@ -423,7 +423,7 @@ func TestANodeReportsWhyItFindsNothing(t *testing.T) {
 // known clusters are not driven out.
 func TestFoundOnLANSharesTheRoom(t *testing.T) {
 	t.Parallel()
-	text := func(list []v1alpha1.FoundCluster) string {
+	text := func(list []v1alpha1.DiscoveredCluster) string {
 		var out []string
 		for _, f := range list {
 			out = append(out, fmt.Sprintf("%s/%c %s %v %t", f.Interface, f.ClusterID[0], f.Name, f.Endpoints, f.Automatic))
@@ -492,7 +492,7 @@ func TestFoundOnLANSharesTheRoom(t *testing.T) {
 		t.Errorf("of many %d are reported, with %d endpoints", len(got), len(got[0].Endpoints))
 	}
 	for _, f := range first {
-		if !slices.ContainsFunc(got, func(g v1alpha1.FoundCluster) bool { return g.ClusterID == f.ClusterID }) {
+		if !slices.ContainsFunc(got, func(g v1alpha1.DiscoveredCluster) bool { return g.ClusterID == f.ClusterID }) {
 			t.Errorf("%s was known and is driven out", f.ClusterID)
 		}
 	}
@@ -580,7 +580,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 		if err != nil || !slices.Equal(expected, []string{string(listed)}) {
 			t.Fatalf("expected are %v, %v", expected, err)
 		}
-		n.wants(v1alpha1.NodeDiscoverySpec{Expected: expected})
+		n.wants(v1alpha1.NodeDiscoverySpec{PreferredClusterIDs: expected})
 		l := &browse.LANs{Reader: n.client, Now: time.Now, Log: slog.New(slog.DiscardHandler), Dialable: func(e []string) []string { return e }}
 		wake := make(chan struct{})
 		s := &sightings.Sightings{
@@ -678,7 +678,7 @@ func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
 			s.Automatic, s.Text.Fingerprint = true, "0123456789abcdef"
 			spec := Published(s, tt.endpoints)
 			if tt.why != "" {
-				if spec.Publish != nil || !strings.Contains(spec.NotPublished, tt.why) || len(spec.NotPublished) > browse.MaxText {
+				if spec.Publish != nil || !strings.Contains(spec.NotPublishedMessage, tt.why) || len(spec.NotPublishedMessage) > browse.MaxText {
 					t.Errorf("got %+v, want it not published: %s", spec, tt.why)
 				}
 				return

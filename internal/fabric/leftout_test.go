@@ -29,8 +29,8 @@ func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 		s.Peers = append(s.Peers, tunnel.PeerStatus{Cluster: "peer", Node: fmt.Sprint("direct-", i), Remote: true, OnDemand: true})
 	}
 	got := NodeStatus(s, &corev1.Node{})
-	if len(got.Observed) != maxObservedGateways || len(got.Direct) != maxDirect || len(got.Problems) != maxProblems {
-		t.Fatalf("it has %d gateways that are seen, %d direct paths and %d problems", len(got.Observed), len(got.Direct), len(got.Problems))
+	if len(got.ObservedGateways) != maxObservedGateways || len(got.DirectPaths) != maxDirect || len(got.Problems) != maxProblems {
+		t.Fatalf("it has %d gateways that are seen, %d direct paths and %d problems", len(got.ObservedGateways), len(got.DirectPaths), len(got.Problems))
 	}
 	said := strings.Join(got.Problems, "\n")
 	for _, want := range []string{"the observed addresses of 3 gateways of peers are not in this status", "5 direct paths are not in this status"} {

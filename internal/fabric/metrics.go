@@ -129,7 +129,7 @@ func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *
 	of := func(name, help string) *prometheus.Desc { return desc(name, help, "peer", "node") }
 	return &collector{
 		fabric: fabric, due: keyDue, log: log,
-		up:          desc("entente_fabric_path_up", "Whether probes to a node are answered; way says how packets get there.", "peer", "node", "way"),
+		up:          desc("entente_fabric_path_up", "Whether probes to a node are answered; connection_type says how packets get there.", "peer", "node", "connection_type"),
 		active:      of("entente_fabric_path_active", "Whether traffic goes this way."),
 		mtu:         of("entente_fabric_path_mtu_bytes", "Size of packets that are known to pass."),
 		large:       of("entente_fabric_large_packets_lost", "Whether large packets are lost though small ones pass."),

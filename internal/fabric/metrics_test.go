@@ -73,11 +73,11 @@ entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11
 # HELP entente_fabric_key_due_seconds When the WireGuard key of the node is due to be replaced, in seconds since 1970; absent if never.
 # TYPE entente_fabric_key_due_seconds gauge
 entente_fabric_key_due_seconds 2000
-# HELP entente_fabric_path_up Whether probes to a node are answered; way says how packets get there.
+# HELP entente_fabric_path_up Whether probes to a node are answered; connection_type says how packets get there.
 # TYPE entente_fabric_path_up gauge
-entente_fabric_path_up{node="gw",peer="peer",way="Observed"} 1
-entente_fabric_path_up{node="gw2",peer="peer",way=""} 0
-entente_fabric_path_up{node="other",peer="",way="Direct"} 1
+entente_fabric_path_up{connection_type="",node="gw2",peer="peer"} 0
+entente_fabric_path_up{connection_type="Direct",node="other",peer=""} 1
+entente_fabric_path_up{connection_type="Observed",node="gw",peer="peer"} 1
 # HELP entente_fabric_peer_bytes_total Bytes of these, decrypted.
 # TYPE entente_fabric_peer_bytes_total counter
 entente_fabric_peer_bytes_total{direction="received",peer="peer",via="direct"} 300

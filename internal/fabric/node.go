@@ -309,7 +309,7 @@ func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *v1alpha1.FabricNode:
 		was, is := before.(*v1alpha1.FabricNode), after
-		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.Pods, is.Spec.Pods) ||
+		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.AnnouncedPodCIDRs, is.Spec.AnnouncedPodCIDRs) ||
 			was.Status.PublicKey != is.Status.PublicKey || was.Status.NextPublicKey != is.Status.NextPublicKey ||
 			was.Annotations[v1alpha1.AnnotationRotateKey] != is.Annotations[v1alpha1.AnnotationRotateKey] ||
 			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)

@@ -189,7 +189,7 @@ func (n *offlineNode) write(other *offlineNode, confirmed time.Time, edit func(*
 	self := fabricNode(n.name, me, n.key.PublicKey().String(), true)
 	tun := tunnelTo(them, 0, v1alpha1.Exposure{Contract: "c", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.1.10"}, AnyPort: true}}})
 	tun.Spec.Gateways = []v1alpha1.Gateway{{Name: other.name, PublicKey: other.key.PublicKey().String(), Endpoints: []string{other.underlay + ":51820"}}}
-	tun.Spec.Gateways[0].Overlay = plan.Overlay(them, other.name).String()
+	tun.Spec.Gateways[0].OverlayAddress = plan.Overlay(them, other.name).String()
 	tun.Spec.Local, tun.Spec.Remote = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: local}}, []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: remote}}
 	if edit != nil {
 		edit(&tun)
@@ -268,7 +268,7 @@ func TestTwoNodesThatNoAPIServerAnswers(t *testing.T) {
 	for what, write := range map[string]func(){
 		"its contract is over": func() {
 			b.write(a, now, func(t *v1alpha1.Tunnel) {
-				t.Spec.Ends = []v1alpha1.ContractEnd{{Contract: "c", At: metav1.NewTime(now.Add(-time.Hour))}}
+				t.Spec.ContractEnds = []v1alpha1.ContractEnd{{Contract: "c", Time: metav1.NewTime(now.Add(-time.Hour))}}
 			})
 		},
 		"the API server has not answered for a day": func() { b.write(a, now.Add(-25*time.Hour), nil) },

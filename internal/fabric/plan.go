@@ -83,7 +83,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	desired := &plan.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
-			desired.ClusterID, desired.Announced = nodes[i].Spec.ClusterID, kube.Prefixes(nodes[i].Spec.Pods)
+			desired.ClusterID, desired.Announced = nodes[i].Spec.ClusterID, kube.Prefixes(nodes[i].Spec.AnnouncedPodCIDRs)
 		}
 	}
 	if desired.ClusterID == "" || (len(known.Gateways) == 0 && len(tunnels) > 0) {
@@ -154,25 +154,25 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 // isGone reports whether all contracts of a tunnel have ended. The agent has deleted the Tunnel by
 // then, unless the agent or the API server does not run.
 func isGone(spec *v1alpha1.TunnelSpec, now time.Time) bool {
-	return spec.InBand == nil && len(spec.Ends) > 0 && !slices.ContainsFunc(spec.Ends, func(e v1alpha1.ContractEnd) bool { return !isOver(e, now) })
+	return spec.InBand == nil && len(spec.ContractEnds) > 0 && !slices.ContainsFunc(spec.ContractEnds, func(e v1alpha1.ContractEnd) bool { return !isOver(e, now) })
 }
 
 // isOver reports whether a contract has ended, with a tolerance for clocks that differ.
 func isOver(e v1alpha1.ContractEnd, now time.Time) bool {
-	return !now.Before(e.At.Add(peering.ExpirySkew))
+	return !now.Before(e.Time.Add(peering.ExpirySkew))
 }
 
 func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 	peer := plan.Peer{ClusterID: spec.PeerID, InBand: spec.InBand != nil}
 	peer.Gateways, peer.Nodes = nodesOf(spec, spec.Gateways), nodesOf(spec, spec.Nodes)
-	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
+	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalAliasBlocks), Mappings(spec.Remote, nil)
 	peer.Local, peer.Transit = apart(peer.Local, spec.Transit)
-	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
-	for _, n := range spec.Probed {
+	peer.RemoteBlocks = kube.Prefixes(spec.RemoteAliasBlocks)
+	for _, n := range spec.ProbedNodes {
 		peer.Probed = append(peer.Probed, plan.Probed{Node: n.Node, Addrs: kube.Addrs(n.Addresses)})
 	}
 	over := map[string]bool{}
-	for _, e := range spec.Ends {
+	for _, e := range spec.ContractEnds {
 		over[e.Contract] = isOver(e, now)
 	}
 	for _, e := range spec.Allow {
@@ -213,11 +213,11 @@ func nodesOf(spec *v1alpha1.TunnelSpec, nodes []v1alpha1.Gateway) []plan.Gateway
 	}
 	for _, g := range nodes {
 		key, err := plan.ParsePublicKey(g.PublicKey)
-		overlay, overlayErr := netip.ParseAddr(g.Overlay)
+		overlay, overlayErr := netip.ParseAddr(g.OverlayAddress)
 		if err != nil || overlayErr != nil {
 			continue // the agent does not write such a node
 		}
-		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Observed: observed(g.Observed), Pods: slices.DeleteFunc(kube.Prefixes(g.Pods), split)}
+		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Observed: observed(g.ObservedEndpoints), Pods: slices.DeleteFunc(kube.Prefixes(g.PodCIDRs), split)}
 		if next, err := plan.ParsePublicKey(g.NextPublicKey); err == nil {
 			node.NextKey = next
 		}
@@ -241,10 +241,10 @@ func observed(texts []string) []netip.AddrPort {
 // nothing.
 func exposureOf(e v1alpha1.Exposure) plan.Exposure {
 	name := e.Contract + "/" + e.Namespace
-	if e.Third != "" {
-		name += "/" + e.Third
+	if e.DestinationPeerID != "" {
+		name += "/" + e.DestinationPeerID
 	}
-	out := plan.Exposure{Name: name, Third: e.Third, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
+	out := plan.Exposure{Name: name, Third: e.DestinationPeerID, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
 	for _, to := range e.To {
 		for _, a := range kube.Addrs(to.Addresses) {
 			if to.AnyPort {
@@ -300,17 +300,17 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		status.PodCIDRs = append(status.PodCIDRs, p.String())
 	}
 	for _, a := range s.Sources {
-		status.Sources = append(status.Sources, a.String())
+		status.PodNetworkAddresses = append(status.PodNetworkAddresses, a.String())
 	}
-	status.AnswersProbes = true
+	status.ProbesEnabled = true
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
 	}
 	if s.NextKey != (plan.PublicKey{}) {
-		status.NextPublicKey, status.NextKeyWaits = s.NextKey.String(), peering.Text(s.KeyWaits, peering.MaxMessageLen)
+		status.NextPublicKey, status.KeyRotationMessage = s.NextKey.String(), peering.Text(s.KeyWaits, peering.MaxMessageLen)
 	}
 	if s.Overlay.IsValid() {
-		status.Overlay = s.Overlay.String()
+		status.OverlayAddress = s.Overlay.String()
 	}
 	first := map[string]string{} // problem of each peer
 	var problems []string
@@ -338,7 +338,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		seen = seen[:maxObservedGateways]
 		problems = append(problems, fmt.Sprintf("the observed addresses of %d gateways of peers are not in this status, which has %d", left, maxObservedGateways))
 	}
-	status.Observed = seen
+	status.ObservedGateways = seen
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
 		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
 	})
@@ -346,13 +346,13 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	if left > 0 {
 		problems = append(problems, fmt.Sprintf("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect))
 	}
-	status.Direct, status.Problems = direct, firstProblems(problems)
+	status.DirectPaths, status.Problems = direct, firstProblems(problems)
 	return status
 }
 
 // directPaths returns the direct paths in the order of their peers, and how many there are
 // beyond those that a status has.
-func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirect, left int) {
+func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirectPath, left int) {
 	for _, p := range peers {
 		if p.Direct || p.OnDemand {
 			out = append(out, directOf(p))
@@ -398,12 +398,12 @@ func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
 }
 
 func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
-	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), Way: string(p.Way), Message: problem}
+	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), ConnectionType: string(p.Way), Message: problem}
 	if !p.Endpoint.IsValid() {
 		path.Endpoint = ""
 	}
 	if p.Remote {
-		path.PresharedKey, path.NextPresharedKey = int64(min(p.KeyNumber, math.MaxInt64)), p.NextKey
+		path.PresharedKeyNumber, path.NextPresharedKeyStored = int64(min(p.KeyNumber, math.MaxInt64)), p.NextKey
 	}
 	at := " at UDP " + path.Endpoint
 	switch {
@@ -433,8 +433,8 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 
 // directOf returns the status of a tunnel between the nodes of two pods. If it does not work that is not
 // a problem: gateways carry its packets.
-func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
-	d := v1alpha1.FabricDirect{PeerID: p.Cluster, Node: p.Node, Open: p.Direct, State: "Unknown", Way: string(p.Way)}
+func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirectPath {
+	d := v1alpha1.FabricDirectPath{PeerID: p.Cluster, Node: p.Node, InUse: p.Direct, State: "Unknown", ConnectionType: string(p.Way)}
 	if p.Endpoint.IsValid() {
 		d.Endpoint = p.Endpoint.String()
 	}

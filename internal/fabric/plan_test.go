@@ -34,7 +34,7 @@ func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alph
 	t := v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "t-" + peer, UID: types.UID("u-" + peer), CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
 	t.Spec = v1alpha1.TunnelSpec{
 		PeerID:   peer,
-		Gateways: []v1alpha1.Gateway{{Name: "g", PublicKey: keyB, Endpoints: []string{"172.30.2.11:51820"}, Overlay: "fd00::2"}},
+		Gateways: []v1alpha1.Gateway{{Name: "g", PublicKey: keyB, Endpoints: []string{"172.30.2.11:51820"}, OverlayAddress: "fd00::2"}},
 		Local:    []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}},
 		Remote:   []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}},
 		Allow:    allow,
@@ -235,8 +235,8 @@ func TestNodeStatusReportsDirectTunnelsApart(t *testing.T) {
 		t.Errorf("paths %+v, want that to the gateway alone", status.Paths)
 	}
 	var got []string
-	for _, d := range status.Direct {
-		got = append(got, fmt.Sprintf("%s/%s %v %s %d %v %s", d.PeerID, d.Node, d.Open, d.State, d.MTU, d.Message == "", d.Way))
+	for _, d := range status.DirectPaths {
+		got = append(got, fmt.Sprintf("%s/%s %v %s %d %v %s", d.PeerID, d.Node, d.InUse, d.State, d.MTU, d.Message == "", d.ConnectionType))
 	}
 	want := []string{"away/gw true Up 1420 true ", "away/w1 true Up 1400 true Observed", "away/w2 false Down 0 false ", "other/w3 false Up 0 false "}
 	if !slices.Equal(got, want) {
@@ -293,8 +293,8 @@ func TestNextKeysAreReportedAndTaken(t *testing.T) {
 		t.Errorf("nodes %+v, gateways %+v", got.Nodes, got.Peers[0].Gateways)
 	}
 	status := NodeStatus(tunnel.Status{NextKey: got.Nodes[1].NextKey, KeyWaits: "for \x1b[31m" + strings.Repeat("x", 2000)}, &corev1.Node{})
-	if status.NextPublicKey != keyB || len(status.NextKeyWaits) > 1024 || strings.Contains(status.NextKeyWaits, "\x1b") {
-		t.Errorf("the status says %q, %q", status.NextPublicKey, status.NextKeyWaits)
+	if status.NextPublicKey != keyB || len(status.KeyRotationMessage) > 1024 || strings.Contains(status.KeyRotationMessage, "\x1b") {
+		t.Errorf("the status says %q, %q", status.NextPublicKey, status.KeyRotationMessage)
 	}
 }
 
@@ -302,7 +302,7 @@ func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(2e9, 0)
 	at := func(contract string, in time.Duration) v1alpha1.ContractEnd {
-		return v1alpha1.ContractEnd{Contract: contract, At: metav1.NewTime(now.Add(in))}
+		return v1alpha1.ContractEnd{Contract: contract, Time: metav1.NewTime(now.Add(in))}
 	}
 	open := func(contract string) v1alpha1.Exposure {
 		return v1alpha1.Exposure{Contract: contract, AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
@@ -323,7 +323,7 @@ func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tun := tunnelTo("p", 0, open("c"), open("d"))
-			tun.Spec.Ends = tt.ends
+			tun.Spec.ContractEnds = tt.ends
 			if tt.inBand {
 				tun.Spec.InBand = &v1alpha1.TunnelInBand{Agent: "10.0.0.1:7448"}
 			}
@@ -377,13 +377,13 @@ func TestANodeThatIsNotAnnouncedProbesNoPeer(t *testing.T) {
 	for i := range 70 {
 		n := v1alpha1.FabricNode{}
 		n.Name, n.Spec.ClusterID, n.Spec.Gateway = fmt.Sprintf("n%02d", i), "home", i < 2
-		n.Status.PublicKey, n.Status.Overlay = plan.PublicKey{byte(i + 1)}.String(), "fd00::1"
+		n.Status.PublicKey, n.Status.OverlayAddress = plan.PublicKey{byte(i + 1)}.String(), "fd00::1"
 		if i < 69 {
-			n.Spec.Pods = []string{fmt.Sprintf("10.200.%d.0/24", i)}
+			n.Spec.AnnouncedPodCIDRs = []string{fmt.Sprintf("10.200.%d.0/24", i)}
 		}
 		nodes = append(nodes, n)
 	}
-	tunnels := []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: "peer", Probed: []v1alpha1.ProbedNode{{Node: "far", Addresses: []string{"10.240.1.1", "nonsense"}}}}}}
+	tunnels := []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: "peer", ProbedNodes: []v1alpha1.ProbedNode{{Node: "far", Addresses: []string{"10.240.1.1", "nonsense"}}}}}}
 	for name, want := range map[string]int{"n00": 1, "n02": 1, "n65": 1, "n66": 0, "n69": 0} {
 		d := Desired(Config{Node: name}, nil, nodes, tunnels, Known{Gateways: []string{"n00"}}, time.Now())
 		if got := len(d.Peers[0].Probed); got != want {

@@ -82,7 +82,7 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 		for _, m := range Mappings(tunnels[i].Spec.Remote, nil) {
 			f.Aliases = append(f.Aliases, m.Alias)
 		}
-		f.Aliases = append(f.Aliases, kube.Prefixes(tunnels[i].Spec.RemoteBlocks)...)
+		f.Aliases = append(f.Aliases, kube.Prefixes(tunnels[i].Spec.RemoteAliasBlocks)...)
 	}
 	f.Pods, f.Aliases, f.Services = sorted(f.Pods), sorted(f.Aliases), sorted(slices.Clone(f.Services))
 	for _, e := range nodeEndpoints(own, cfg.Port) {

@@ -99,7 +99,7 @@ func TestSavedStateExpires(t *testing.T) {
 	confirmed := time.Unix(2e9, 0).UTC()
 	ending := func(in time.Duration) func(*savedPlan) {
 		return func(s *savedPlan) {
-			s.Tunnels[0].Spec.Ends = []v1alpha1.ContractEnd{{Contract: "c", At: metav1.NewTime(confirmed.Add(in))}}
+			s.Tunnels[0].Spec.ContractEnds = []v1alpha1.ContractEnd{{Contract: "c", Time: metav1.NewTime(confirmed.Add(in))}}
 		}
 	}
 	for name, tt := range map[string]struct {

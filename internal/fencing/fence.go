@@ -21,7 +21,7 @@ const (
 	stopsEarly = time.Minute
 	// Grace is how long the containers of a fenced pod have to end.
 	Grace = 30 * time.Second
-	// maxAsked is how many unanswered questions a provider remembers.
+	// maxAsked is how many unanswered pings a provider remembers.
 	maxAsked = 8
 	// margin and drift are how much longer a consumer waits: clocks of two machines drift apart by less than one
 	// part in drift.
@@ -35,28 +35,28 @@ type Ticks = time.Duration
 // Ask is a provider's half of the fences with one consumer. Its zero value has no answer yet.
 type Ask struct {
 	last  uint64
-	asked []question
-	// alive is a time at which the consumer was there: when the question that it answered last was asked.
+	asked []ping
+	// alive is a time at which the consumer was there: when the ping that it answered last was asked.
 	alive Ticks
 	known bool
 }
 
-type question struct {
+type ping struct {
 	number uint64
 	at     Ticks
 }
 
-// Ask returns the number of a question that is asked now.
+// Ask returns the number of a ping that is asked now.
 func (f *Ask) Ask(now Ticks) uint64 {
 	f.last++
-	f.asked = append(f.asked, question{f.last, now})
+	f.asked = append(f.asked, ping{f.last, now})
 	if len(f.asked) > maxAsked {
 		f.asked = f.asked[1:]
 	}
 	return f.last
 }
 
-// Answered records the answer to a question. It ignores answers to questions that were not asked, or answered
+// Answered records the answer to a ping. It ignores answers to pings that were not asked, or answered
 // before.
 func (f *Ask) Answered(number uint64) {
 	for i, q := range f.asked {
@@ -90,7 +90,7 @@ type Wait struct {
 	answered Ticks
 }
 
-// Answers records that a question is about to be answered. It comes before the answer is sent.
+// Answers records that a ping is about to be answered. It comes before the answer is sent.
 func (f *Wait) Answers(now Ticks) { f.answered = max(f.answered, now) }
 
 // Over returns when the provider has stopped all that it ran under a fence.

@@ -17,18 +17,18 @@ func TestAskCountsFromTheQuestionAtTheProvider(t *testing.T) {
 		now  Ticks
 		want bool
 	}{
-		"one that is not known is stopped":        {func(*Ask) {}, 0, true},
-		"one that answered is not":                {func(f *Ask) { f.Answered(f.Ask(0)) }, at(239), false},
-		"one that is silent is":                   {func(f *Ask) { f.Answered(f.Ask(0)) }, at(240), true},
-		"a question is not an answer":             {func(f *Ask) { f.Answered(f.Ask(0)); f.Ask(at(200)) }, at(240), true},
-		"a later answer counts":                   {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(f.Ask(at(200))) }, at(300), false},
-		"an answer counts from its question":      {func(f *Ask) { n := f.Ask(0); f.Ask(at(200)); f.Answered(n) }, at(240), true},
-		"an answer without a question is ignored": {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(17) }, at(240), true},
-		"a repeated answer is ignored":            {func(f *Ask) { n := f.Ask(0); f.Answered(n); f.Ask(at(100)); f.Answered(n) }, at(240), true},
-		"an older answer changes nothing":         {func(f *Ask) { f.Ask(0); f.Answered(f.Ask(at(100))); f.Answered(1) }, at(339), false},
-		"what an earlier agent knew counts":       {func(f *Ask) { f.Was(at(-100)) }, at(139), false},
-		"and no longer":                           {func(f *Ask) { f.Was(at(-100)) }, at(140), true},
-		"questions are not kept without end": {func(f *Ask) {
+		"one that is not known is stopped":    {func(*Ask) {}, 0, true},
+		"one that answered is not":            {func(f *Ask) { f.Answered(f.Ask(0)) }, at(239), false},
+		"one that is silent is":               {func(f *Ask) { f.Answered(f.Ask(0)) }, at(240), true},
+		"a ping is not an answer":             {func(f *Ask) { f.Answered(f.Ask(0)); f.Ask(at(200)) }, at(240), true},
+		"a later answer counts":               {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(f.Ask(at(200))) }, at(300), false},
+		"an answer counts from its ping":      {func(f *Ask) { n := f.Ask(0); f.Ask(at(200)); f.Answered(n) }, at(240), true},
+		"an answer without a ping is ignored": {func(f *Ask) { f.Answered(f.Ask(0)); f.Answered(17) }, at(240), true},
+		"a repeated answer is ignored":        {func(f *Ask) { n := f.Ask(0); f.Answered(n); f.Ask(at(100)); f.Answered(n) }, at(240), true},
+		"an older answer changes nothing":     {func(f *Ask) { f.Ask(0); f.Answered(f.Ask(at(100))); f.Answered(1) }, at(339), false},
+		"what an earlier agent knew counts":   {func(f *Ask) { f.Was(at(-100)) }, at(139), false},
+		"and no longer":                       {func(f *Ask) { f.Was(at(-100)) }, at(140), true},
+		"pings are not kept without end": {func(f *Ask) {
 			for range 100 {
 				f.Ask(0)
 			}

@@ -43,7 +43,7 @@ func TestHomeCountsOnWhatWasAgreed(t *testing.T) {
 		"both":                                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
 		"another namespace agreed":                       {func(h *Home) { h.Ask("bank", fence, 0); h.Took("bank"); h.Asked() }, 0, 0, false},
 		"a minute ago":                                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute) }, fence, fence + 8*time.Second - time.Minute, true},
-		"and a question since":                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second, true},
+		"and a ping since":                               {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second, true},
 		"with the process before this one":               {func(h *Home) { h.Ask(shop, fence, fence) }, fence, fence + 8*time.Second, false},
 		"a longer one than with that one":                {func(h *Home) { h.Ask(shop, 2*fence, fence) }, 2 * fence, 2*fence + 11*time.Second, false},
 		"none any more":                                  {func(h *Home) { h.Ask(shop, 0, fence) }, 0, 0, false},

@@ -63,7 +63,7 @@ type Keeper struct {
 	Stopped func(f Fence, pods int)
 
 	mu sync.Mutex
-	// asks is by contract. Entries are never removed, so that no question number is used twice.
+	// asks is by contract. Entries are never removed, so that no ping number is used twice.
 	asks map[string]*Ask
 	// read is the fences whose notes were read; noted is when each was noted. The keys have no LastSeen.
 	read  map[Fence]bool
@@ -76,7 +76,7 @@ type written struct {
 	seen  time.Time
 }
 
-// Ask returns the number of a question for the consumer of a contract; false if it has no fence.
+// Ask returns the number of a ping for the consumer of a contract; false if it has no fence.
 func (k *Keeper) Ask(contract string) (uint64, bool) {
 	fences, known := k.Stock.Fences()
 	if !known {

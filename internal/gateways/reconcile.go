@@ -132,7 +132,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for i, m := range machines {
 		n, before := m.fabric, m.fabric.DeepCopy()
 		nodes = append(nodes, n)
-		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), ServiceCIDRs: serviceCIDRs, Gateway: i < len(gateways), Pods: pods[n.Name]}
+		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), ServiceCIDRs: serviceCIDRs, Gateway: i < len(gateways), AnnouncedPodCIDRs: pods[n.Name]}
 		var problems []string
 		if n.Spec.Gateway {
 			gateways[i].service = services[n.Name]

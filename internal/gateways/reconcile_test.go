@@ -206,8 +206,8 @@ func TestFabricNodesHaveWhatIsAnnouncedToPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range nodes.Items {
-			if !slices.Equal(n.Spec.Pods, want[n.Name]) {
-				t.Errorf("%s: of node %s the pods %v are announced, want %v", direct, n.Name, n.Spec.Pods, want[n.Name])
+			if !slices.Equal(n.Spec.AnnouncedPodCIDRs, want[n.Name]) {
+				t.Errorf("%s: of node %s the pods %v are announced, want %v", direct, n.Name, n.Spec.AnnouncedPodCIDRs, want[n.Name])
 			}
 			if announced := len(want[n.Name]) > 0 || n.Name == "gw"; (len(n.Spec.Endpoints) > 0) != announced {
 				t.Errorf("%s: of node %s the endpoints %v are announced", direct, n.Name, n.Spec.Endpoints)

@@ -71,11 +71,11 @@ func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 			t.Errorf("%s reports %q, want %q", n.Name, reported, text)
 		}
 		unannounced := strings.HasPrefix(n.Name, "worker") && want[n.Name] != ""
-		if (len(n.Spec.Pods) == 0) != unannounced {
-			t.Errorf("of %s the pods %v are announced", n.Name, n.Spec.Pods)
+		if (len(n.Spec.AnnouncedPodCIDRs) == 0) != unannounced {
+			t.Errorf("of %s the pods %v are announced", n.Name, n.Spec.AnnouncedPodCIDRs)
 		}
-		if n.Name == "crowded" && (len(n.Spec.Pods) != peering.MaxNodePods || !slices.Contains(n.Spec.Pods, "10.4.0.0/24")) {
-			t.Errorf("of %s %v are announced, want the largest", n.Name, n.Spec.Pods)
+		if n.Name == "crowded" && (len(n.Spec.AnnouncedPodCIDRs) != peering.MaxNodePods || !slices.Contains(n.Spec.AnnouncedPodCIDRs, "10.4.0.0/24")) {
+			t.Errorf("of %s %v are announced, want the largest", n.Name, n.Spec.AnnouncedPodCIDRs)
 		}
 	}
 }

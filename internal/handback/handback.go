@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	d := decide(f)
 	before := offloading.DeepCopy()
-	offloading.Status.KeptAway = d.kept
+	offloading.Status.PlacementBackoffs = d.kept
 	moves, err := r.moves(ctx, f, mem)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -173,7 +173,7 @@ func (m *mover) move(ctx context.Context, p *corev1.Pod) error {
 }
 
 func (m *mover) stays(p *corev1.Pod, why string) {
-	m.out.Stay++
+	m.out.NotMoved++
 	m.now[p.UID] = why
 	m.report(p, why)
 }

@@ -170,7 +170,7 @@ func TestPodsThatWouldBeLostDoNotMove(t *testing.T) {
 	reconcile()
 	for range 3 {
 		m := reconcile()
-		if m == nil || m.Pods != 4 || m.Stay != 4 || m.Message == "" {
+		if m == nil || m.Pods != 4 || m.NotMoved != 4 || m.Message == "" {
 			t.Errorf("it says %+v", m)
 		}
 	}
@@ -192,7 +192,7 @@ func TestAMoveSaysWhatItWaitsFor(t *testing.T) {
 	if got := left(); !slices.Equal(got, []string{"guarded"}) {
 		t.Errorf("left are %v", got)
 	}
-	if m := reconcile(); m == nil || m.Pods != 1 || m.Stay != 0 || !strings.Contains(m.Message, "disruption budget") {
+	if m := reconcile(); m == nil || m.Pods != 1 || m.NotMoved != 0 || !strings.Contains(m.Message, "disruption budget") {
 		t.Errorf("it says %+v", m)
 	}
 }
@@ -220,11 +220,11 @@ func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
 	m := say(func(o *v1alpha1.NamespaceOffloadingSpec) {
 		o.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "other"}}
 	})
-	if m == nil || m.Stay != 1 {
+	if m == nil || m.NotMoved != 1 {
 		t.Fatalf("for pods in another cluster the status is %+v", m)
 	}
 	m = say(func(o *v1alpha1.NamespaceOffloadingSpec) { o.PodStrategy = v1alpha1.StrategyLocal })
-	if m == nil || m.Stay != 0 || len(left()) != 0 {
+	if m == nil || m.NotMoved != 0 || len(left()) != 0 {
 		t.Errorf("for pods at home the status is %+v, and left are %v", m, left())
 	}
 }

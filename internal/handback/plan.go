@@ -24,7 +24,7 @@ type facts struct {
 
 // decision is what to do about the pods of a namespace.
 type decision struct {
-	kept  []v1alpha1.KeptAway
+	kept  []v1alpha1.PlacementBackoff
 	evict []verdict
 	stay  []verdict
 }
@@ -38,7 +38,7 @@ type verdict struct {
 // decide decides which pods are handed back, and from where their controllers' next ones are kept
 // away. It evicts none before placement knows that: the next pod would go where this one came from.
 func decide(f *facts) decision {
-	d := decision{kept: aged(f.offloading.Status.KeptAway, f.now)}
+	d := decision{kept: aged(f.offloading.Status.PlacementBackoffs, f.now)}
 	after, then := policyOf(f.offloading.Spec.Unschedulable)
 	for i := range f.pods {
 		p := &f.pods[i]
@@ -68,9 +68,9 @@ func decide(f *facts) decision {
 // not, it records that it has to be.
 func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 	owner, name := metav1.GetControllerOfNoCopy(p), node.Labels[corev1.LabelHostname]
-	i := slices.IndexFunc(d.kept, func(k v1alpha1.KeptAway) bool { return k.Owner == string(owner.UID) && k.Node == name })
+	i := slices.IndexFunc(d.kept, func(k v1alpha1.PlacementBackoff) bool { return k.OwnerUID == string(owner.UID) && k.Node == name })
 	switch {
-	case i >= 0 && !d.kept[i].Over:
+	case i >= 0 && !d.kept[i].Expired:
 		if now.Sub(d.kept[i].Since.Time) >= placementLag {
 			d.evict = append(d.evict, verdict{p, fmt.Sprintf("the provider behind %s has no node for it; the next one is kept away from there until %s",
 				node.Name, d.kept[i].Until.UTC().Format(time.RFC3339))})
@@ -80,12 +80,12 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 		d.stay = append(d.stay, verdict{p, fmt.Sprintf("limit of %d reached: pairs of a controller of this namespace and a virtual node that its pods are kept away from", maxKept)})
 		return
 	case i < 0:
-		d.kept = append(d.kept, v1alpha1.KeptAway{Owner: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Node: name})
+		d.kept = append(d.kept, v1alpha1.PlacementBackoff{OwnerUID: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Node: name})
 		i = len(d.kept) - 1
 	}
 	k := &d.kept[i]
-	k.Times++
-	k.Since, k.Until, k.Over = metav1.NewTime(now), metav1.NewTime(now.Add(pause(k.Times))), false
+	k.Count++
+	k.Since, k.Until, k.Expired = metav1.NewTime(now), metav1.NewTime(now.Add(pause(k.Count))), false
 }
 
 // comesBack reports whether a pod waits for a node although the time during which it was kept away
@@ -96,9 +96,9 @@ func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
 	if owner == nil || p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
 		return false
 	}
-	return slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
+	return slices.ContainsFunc(d.kept, func(k v1alpha1.PlacementBackoff) bool {
 		known := k.Until.Add(2 * placementLag) // to placement
-		return k.Over && k.Owner == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Node)
+		return k.Expired && k.OwnerUID == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Node)
 	})
 }
 
@@ -116,11 +116,11 @@ func keptFrom(p *corev1.Pod, node string) bool {
 }
 
 // aged returns the entries that are still remembered, as they are at now.
-func aged(all []v1alpha1.KeptAway, now time.Time) []v1alpha1.KeptAway {
-	var out []v1alpha1.KeptAway
+func aged(all []v1alpha1.PlacementBackoff, now time.Time) []v1alpha1.PlacementBackoff {
+	var out []v1alpha1.PlacementBackoff
 	for _, k := range all {
 		if now.Before(k.Until.Add(max(k.Until.Sub(k.Since.Time), 3*placementLag))) {
-			k.Over = !now.Before(k.Until.Time)
+			k.Expired = !now.Before(k.Until.Time)
 			out = append(out, k)
 		}
 	}
@@ -136,8 +136,8 @@ func policyOf(u *v1alpha1.Unschedulable) (time.Duration, v1alpha1.UnschedulableA
 	if u != nil && u.After != nil {
 		after = u.After.Duration
 	}
-	if u != nil && u.Then != "" {
-		then = u.Then
+	if u != nil && u.Action != "" {
+		then = u.Action
 	}
 	return after, then
 }
@@ -187,8 +187,8 @@ func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
 func (d *decision) otherNode(f *facts, p *corev1.Pod, at *corev1.Node) bool {
 	owner, wants := metav1.GetControllerOfNoCopy(p), nodeaffinity.GetRequiredNodeAffinity(p)
 	for _, n := range f.nodes {
-		if n.Name == at.Name || n.Spec.Unschedulable || !ready(n) || slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
-			return !k.Over && k.Owner == string(owner.UID) && k.Node == n.Labels[corev1.LabelHostname]
+		if n.Name == at.Name || n.Spec.Unschedulable || !ready(n) || slices.ContainsFunc(d.kept, func(k v1alpha1.PlacementBackoff) bool {
+			return !k.Expired && k.OwnerUID == string(owner.UID) && k.Node == n.Labels[corev1.LabelHostname]
 		}) {
 			continue
 		}

@@ -68,9 +68,9 @@ func abroad(p *corev1.Pod) {
 	requiring(corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}})(p)
 }
 
-func entry(times int32, since time.Time, edit ...func(*v1alpha1.KeptAway)) v1alpha1.KeptAway {
-	k := v1alpha1.KeptAway{
-		Owner: "rs", Kind: "ReplicaSet", Name: "web", Node: "office", Times: times,
+func entry(times int32, since time.Time, edit ...func(*v1alpha1.PlacementBackoff)) v1alpha1.PlacementBackoff {
+	k := v1alpha1.PlacementBackoff{
+		OwnerUID: "rs", Kind: "ReplicaSet", Name: "web", Node: "office", Count: times,
 		Since: metav1.NewTime(since), Until: metav1.NewTime(since.Add(pause(times))),
 	}
 	for _, f := range edit {
@@ -79,9 +79,11 @@ func entry(times int32, since time.Time, edit ...func(*v1alpha1.KeptAway)) v1alp
 	return k
 }
 
-func over(k *v1alpha1.KeptAway) { k.Over = true }
+func over(k *v1alpha1.PlacementBackoff) { k.Expired = true }
 
-func at(node string) func(*v1alpha1.KeptAway) { return func(k *v1alpha1.KeptAway) { k.Node = node } }
+func at(node string) func(*v1alpha1.PlacementBackoff) {
+	return func(k *v1alpha1.PlacementBackoff) { k.Node = node }
+}
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
@@ -100,18 +102,18 @@ func TestDecide(t *testing.T) {
 		pod    corev1.Pod
 		policy *v1alpha1.Unschedulable
 		nodes  []corev1.Node
-		kept   []v1alpha1.KeptAway
+		kept   []v1alpha1.PlacementBackoff
 
-		want   []v1alpha1.KeptAway
+		want   []v1alpha1.PlacementBackoff
 		evicts bool
 		stays  string
 	}{
 		"before its time it waits":               {at: due.Add(-time.Second), pod: stuck("p")},
-		"then its controller is kept away first": {at: due, pod: stuck("p"), want: []v1alpha1.KeptAway{entry(1, due)}},
-		"it waits until placement knows":         {at: due.Add(placementLag - 1), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, due)}, want: []v1alpha1.KeptAway{entry(1, due)}},
-		"and is evicted":                         {at: due.Add(placementLag), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, due)}, want: []v1alpha1.KeptAway{entry(1, due)}, evicts: true},
-		"with a time of its own":                 {at: start.Add(time.Minute), pod: stuck("p"), policy: &v1alpha1.Unschedulable{After: &metav1.Duration{Duration: time.Minute}}, want: []v1alpha1.KeptAway{entry(1, start.Add(time.Minute))}},
-		"where pods wait":                        {at: due, pod: stuck("p"), policy: &v1alpha1.Unschedulable{Then: v1alpha1.UnschedulableWait}},
+		"then its controller is kept away first": {at: due, pod: stuck("p"), want: []v1alpha1.PlacementBackoff{entry(1, due)}},
+		"it waits until placement knows":         {at: due.Add(placementLag - 1), pod: stuck("p"), kept: []v1alpha1.PlacementBackoff{entry(1, due)}, want: []v1alpha1.PlacementBackoff{entry(1, due)}},
+		"and is evicted":                         {at: due.Add(placementLag), pod: stuck("p"), kept: []v1alpha1.PlacementBackoff{entry(1, due)}, want: []v1alpha1.PlacementBackoff{entry(1, due)}, evicts: true},
+		"with a time of its own":                 {at: start.Add(time.Minute), pod: stuck("p"), policy: &v1alpha1.Unschedulable{After: &metav1.Duration{Duration: time.Minute}}, want: []v1alpha1.PlacementBackoff{entry(1, start.Add(time.Minute))}},
+		"where pods wait":                        {at: due, pod: stuck("p"), policy: &v1alpha1.Unschedulable{Action: v1alpha1.UnschedulableWait}},
 		"one that ends goes on ending":           {at: due, pod: stuck("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: due} })},
 		"one that runs stays":                    {at: due, pod: stuck("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })},
 		"one that the provider has a node for":   {at: due, pod: stuck("p", func(p *corev1.Pod) { p.Status.Conditions[0].Reason = "Accepted" })},
@@ -121,34 +123,34 @@ func TestDecide(t *testing.T) {
 		"without a controller":                   {at: due, pod: stuck("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), stays: "no controller"},
 		"of a Job":                               {at: due, pod: stuck("p", owned("Job")), stays: "count it as failed"},
 		"of an unknown controller":               {at: due, pod: stuck("p", owned("Workflow")), stays: "its Workflow"},
-		"of a StatefulSet":                       {at: due, pod: stuck("p", owned("StatefulSet")), want: []v1alpha1.KeptAway{entry(1, due, func(k *v1alpha1.KeptAway) { k.Kind = "StatefulSet" })}},
+		"of a StatefulSet":                       {at: due, pod: stuck("p", owned("StatefulSet")), want: []v1alpha1.PlacementBackoff{entry(1, due, func(k *v1alpha1.PlacementBackoff) { k.Kind = "StatefulSet" })}},
 		"with a volume": {at: due, pod: stuck("p", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
 		}), stays: "a volume"},
 		"that may run abroad only":                  {at: due, pod: stuck("p", abroad), stays: "no other virtual node"},
-		"with another provider":                     {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, want: []v1alpha1.KeptAway{entry(1, due)}},
+		"with another provider":                     {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, want: []v1alpha1.PlacementBackoff{entry(1, due)}},
 		"with another that is lost":                 {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", lost)}, stays: "no other virtual node"},
 		"with another that takes no pods":           {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", cordoned)}, stays: "no other virtual node"},
-		"with another pool of the same":             {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, want: []v1alpha1.KeptAway{entry(1, due)}},
+		"with another pool of the same":             {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, want: []v1alpha1.PlacementBackoff{entry(1, due)}},
 		"with another pool that it does not select": {at: due, pod: stuck("p", abroad, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{v1alpha1.LabelPool: "gpu"} }), nodes: []corev1.Node{office, shed}, stays: "no other virtual node"},
-		"kept away from another pool of the same":   {at: due, pod: stuck("p"), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, want: []v1alpha1.KeptAway{entry(1, start, at("shed")), entry(1, due)}},
-		"kept away from all pools of the same":      {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, want: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, stays: "no other virtual node"},
+		"kept away from another pool of the same":   {at: due, pod: stuck("p"), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.PlacementBackoff{entry(1, start, at("shed"))}, want: []v1alpha1.PlacementBackoff{entry(1, start, at("shed")), entry(1, due)}},
+		"kept away from all pools of the same":      {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.PlacementBackoff{entry(1, start, at("shed"))}, want: []v1alpha1.PlacementBackoff{entry(1, start, at("shed"))}, stays: "no other virtual node"},
 		"with another that it must not run at":      {at: due, pod: stuck("p", abroad, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} }), nodes: []corev1.Node{office, barn}, stays: "no other virtual node"},
-		"with another that it is kept away from":    {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, kept: []v1alpha1.KeptAway{entry(1, due, at("barn"))}, want: []v1alpha1.KeptAway{entry(1, due, at("barn"))}, stays: "no other virtual node"},
-		"again, for twice as long":                  {at: back.Add(time.Minute), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(2, back.Add(time.Minute))}},
-		"after long":                                {at: back.Add(firstPause), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, back.Add(firstPause))}},
-		"when the time is over":                     {at: back, pod: stuck("p", waiting(start)), kept: []v1alpha1.KeptAway{entry(1, start)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
-		"when placement knows that":                 {at: back.Add(2 * placementLag), pod: stuck("p", waiting(start)), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}, evicts: true},
-		"one that was made since":                   {at: back.Add(time.Minute), pod: stuck("p", waiting(back.Add(time.Minute))), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
-		"one that is kept away and found its place": {at: back.Add(time.Minute), pod: stuck("p", waiting(start), func(p *corev1.Pod) { p.Spec.NodeName = "worker" }), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
-		"one that waits for another reason":         {at: back.Add(time.Minute), pod: stuck("p", waiting(start), requiring(placement.NotOn("barn"))), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
+		"with another that it is kept away from":    {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, kept: []v1alpha1.PlacementBackoff{entry(1, due, at("barn"))}, want: []v1alpha1.PlacementBackoff{entry(1, due, at("barn"))}, stays: "no other virtual node"},
+		"again, for twice as long":                  {at: back.Add(time.Minute), pod: stuck("p"), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(2, back.Add(time.Minute))}},
+		"after long":                                {at: back.Add(firstPause), pod: stuck("p"), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, back.Add(firstPause))}},
+		"when the time is over":                     {at: back, pod: stuck("p", waiting(start)), kept: []v1alpha1.PlacementBackoff{entry(1, start)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
+		"when placement knows that":                 {at: back.Add(2 * placementLag), pod: stuck("p", waiting(start)), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}, evicts: true},
+		"one that was made since":                   {at: back.Add(time.Minute), pod: stuck("p", waiting(back.Add(time.Minute))), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
+		"one that is kept away and found its place": {at: back.Add(time.Minute), pod: stuck("p", waiting(start), func(p *corev1.Pod) { p.Spec.NodeName = "worker" }), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
+		"one that waits for another reason":         {at: back.Add(time.Minute), pod: stuck("p", waiting(start), requiring(placement.NotOn("barn"))), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if tc.nodes == nil {
 				tc.nodes = []corev1.Node{office}
 			}
-			o := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{Unschedulable: tc.policy}, Status: v1alpha1.NamespaceOffloadingStatus{KeptAway: tc.kept}}
+			o := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{Unschedulable: tc.policy}, Status: v1alpha1.NamespaceOffloadingStatus{PlacementBackoffs: tc.kept}}
 			d := decide(&facts{now: tc.at, offloading: o, pods: []corev1.Pod{tc.pod}, nodes: byName(tc.nodes...)})
 			if diff := cmp.Diff(tc.want, d.kept); diff != "" {
 				t.Errorf("kept away (-want +got):\n%s", diff)
@@ -174,7 +176,7 @@ func TestTheMemoryOfMovesIsBounded(t *testing.T) {
 	if len(d.kept) != maxKept || len(d.stay) != 10 || len(d.evict) != 0 {
 		t.Fatalf("%d are kept away, %d stay, %d evicted", len(d.kept), len(d.stay), len(d.evict))
 	}
-	o.Status.KeptAway, f.now = d.kept, f.now.Add(placementLag)
+	o.Status.PlacementBackoffs, f.now = d.kept, f.now.Add(placementLag)
 	if d = decide(f); len(d.evict) != maxEvictions {
 		t.Errorf("%d are evicted at once", len(d.evict))
 	}
@@ -214,7 +216,7 @@ func (w *world) step(replicas int) {
 	}
 	d := decide(&facts{now: w.now, offloading: w.offloading, pods: w.pods, nodes: byName(w.nodes...)})
 	w.knows = w.offloading.DeepCopy()
-	w.offloading.Status.KeptAway = d.kept
+	w.offloading.Status.PlacementBackoffs = d.kept
 	for _, v := range d.evict {
 		if v.pod.Status.Phase != corev1.PodPending {
 			w.t.Errorf("%s runs and is evicted", v.pod.Name)
@@ -294,7 +296,7 @@ func TestAnotherPoolOfTheProviderRunsWhatOneHasNoNodeFor(t *testing.T) {
 		var from []string
 		for w.now.Before(start.Add(time.Hour)) {
 			w.step(3)
-			for _, k := range w.offloading.Status.KeptAway {
+			for _, k := range w.offloading.Status.PlacementBackoffs {
 				from = append(from, k.Node)
 			}
 		}

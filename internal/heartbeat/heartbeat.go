@@ -8,7 +8,7 @@
 //	send:     on start, on change (not more often than minGap), and each interval
 //	receive:  any state resets the timeout, after which the exchange ends
 //
-// The interval is Config.Interval, or longer if the peer has the patience for it. An idle
+// The interval is Config.Interval, or longer if the timeout of the peer permits it. An idle
 // exchange has one goroutine, that of Run.
 package heartbeat
 
@@ -28,15 +28,15 @@ import (
 // Defaults and limits of an exchange.
 const (
 	// defaultInterval is the interval between unchanged states to a peer that does not send
-	// its patience. Some peers give up after 6 s.
+	// its timeout. Some peers give up after 6 s.
 	defaultInterval = 4 * time.Second
 	// MaxInterval is the longest interval: the next state repairs one that the peer lost.
 	MaxInterval = 2 * time.Minute
 	// missedStates is how many states that do not come end the exchange.
 	missedStates = 3
-	// SessionPatience is the patience with a peer over a session, which has a keepalive of
+	// SessionTimeout is the timeout for a peer over a session, which has a keepalive of
 	// its own.
-	SessionPatience = missedStates * MaxInterval
+	SessionTimeout = missedStates * MaxInterval
 	// minGap is the least time between two states that are sent, so that a burst of changes
 	// is one message.
 	minGap = 100 * time.Millisecond
@@ -55,14 +55,14 @@ type Stream struct {
 
 // Config configures an exchange.
 type Config struct {
-	// Interval is the interval between unchanged states, unless the peer has the patience
-	// for a longer one. Default 4 s.
+	// Interval is the interval between unchanged states, unless the peer's timeout permits
+	// a longer one. Default 4 s.
 	Interval time.Duration
-	// Patience is how long a peer may be silent, and is sent to it. Default three
+	// Timeout is how long a peer may be silent, and is sent to it. Default three
 	// intervals, which are not sent: every peer keeps up with those.
-	Patience time.Duration
-	// Current returns this side's state, which the exchange may change: it sets sequence, sent_at, echo_sequence
-	// and patience. An error ends the exchange. Required.
+	Timeout time.Duration
+	// Current returns this side's state, which the exchange may change: it sets sequence, send_time, echo_sequence
+	// and timeout. An error ends the exchange. Required.
 	Current func(context.Context) (*ententev1.PeerState, error)
 	// Watch calls changed whenever Current may return another state, until stop. changed does not block. Nil means
 	// that the state never changes.
@@ -81,7 +81,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 	if cfg.Interval <= 0 {
 		cfg.Interval = defaultInterval
 	}
-	silence := cfg.Patience
+	silence := cfg.Timeout
 	if silence <= 0 {
 		silence = missedStates * cfg.Interval
 	}
@@ -106,7 +106,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 	own.send()
 	end(receive(ctx, stream, cfg, func(state *ententev1.PeerState) {
 		timer.Reset(silence)
-		own.received(state.GetSequence(), state.GetPatience().AsDuration())
+		own.received(state.GetSequence(), state.GetHeartbeatTimeout().AsDuration())
 	}))
 	own.stop()
 	// The stream's end may have ended the caller's context too, but not before.

@@ -178,7 +178,7 @@ func TestOneSideFollowsTheOther(t *testing.T) {
 				time.Sleep(time.Minute + 1300*time.Millisecond) // amid an interval
 				cancel()
 				synctest.Wait()
-				mine, theirs := two.last().SentAt.AsTime(), one.last().SentAt.AsTime()
+				mine, theirs := two.last().SendTime.AsTime(), one.last().SendTime.AsTime()
 				if apart := mine.Sub(theirs).Abs(); apart != 0 {
 					t.Errorf("the last states were sent %s apart", apart)
 				}
@@ -212,28 +212,28 @@ func TestAPeerThatSendsMoreOftenIsKept(t *testing.T) {
 }
 
 func TestTheIntervalFollowsThePatience(t *testing.T) {
-	for _, tc := range []struct{ interval, patience, want time.Duration }{
+	for _, tc := range []struct{ interval, timeout, want time.Duration }{
 		{defaultInterval, 0, defaultInterval},
 		{defaultInterval, 12 * time.Second, defaultInterval},
 		{defaultInterval, time.Nanosecond, defaultInterval}, // no peer causes more than that
 		{defaultInterval, 30 * time.Second, 10 * time.Second},
-		{defaultInterval, SessionPatience, MaxInterval},
+		{defaultInterval, SessionTimeout, MaxInterval},
 		{defaultInterval, 1 << 62, MaxInterval},
-		{3 * time.Minute, SessionPatience, 3 * time.Minute},
+		{3 * time.Minute, SessionTimeout, 3 * time.Minute},
 	} {
-		if got := intervalFor(tc.interval, tc.patience); got != tc.want {
-			t.Errorf("each %s to one with the patience %s: %s, want %s", tc.interval, tc.patience, got, tc.want)
+		if got := intervalFor(tc.interval, tc.timeout); got != tc.want {
+			t.Errorf("each %s to one with the timeout %s: %s, want %s", tc.interval, tc.timeout, got, tc.want)
 		}
 	}
 }
 
-// A peer's patience may become shorter: it is sent the state as soon as it has to be.
+// A peer's timeout may become shorter: it is sent the state as soon as it has to be.
 func TestAShorterPatienceIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 8)
 		cfg := newSide(1).config()
-		cfg.Patience = SessionPatience
+		cfg.Timeout = SessionTimeout
 		go func() { _ = Run(ctx, a.stream(), cfg) }()
 		said := func() uint64 {
 			n := uint64(0)
@@ -247,7 +247,7 @@ func TestAShorterPatienceIsHonoured(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		if err := b.send(&ententev1.PeerState{Sequence: 1, Patience: durationpb.New(SessionPatience)}); err != nil {
+		if err := b.send(&ententev1.PeerState{Sequence: 1, HeartbeatTimeout: durationpb.New(SessionTimeout)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(defaultInterval / 4) // so soon after its last state it does not echo
@@ -267,12 +267,12 @@ func TestAShorterPatienceIsHonoured(t *testing.T) {
 // A patient peer receives changes at once, and an unchanged state each two minutes.
 func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
-		one, two    time.Duration // their patience
+		one, two    time.Duration // their timeout
 		most, least uint64        // states in an hour from one to two
 	}{
-		"both are patient": {SessionPatience, SessionPatience, 40, 25},
-		"one is not":       {0, SessionPatience, 65, 25}, // it receives many, and echoes some
-		"two is not":       {SessionPatience, 0, 920, 800},
+		"both are patient": {SessionTimeout, SessionTimeout, 40, 25},
+		"one is not":       {0, SessionTimeout, 65, 25}, // it receives many, and echoes some
+		"two is not":       {SessionTimeout, 0, 920, 800},
 		"neither is":       {0, 0, 920, 800},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +281,7 @@ func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 				a, b := pipes(ctx, 1)
 				one, two := newSide(1), newSide(2)
 				mine, theirs := one.config(), two.config()
-				mine.Patience, theirs.Patience = tc.one, tc.two
+				mine.Timeout, theirs.Timeout = tc.one, tc.two
 				done := make(chan error, 2)
 				go func() { done <- Run(ctx, a.stream(), mine) }()
 				go func() { done <- Run(ctx, b.stream(), theirs) }()
@@ -289,8 +289,8 @@ func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 				if n := two.last().Sequence; n > tc.most || n < tc.least {
 					t.Errorf("%d states in an hour, want %d to %d", n, tc.least, tc.most)
 				}
-				if got := two.last().GetPatience().AsDuration(); got != tc.one {
-					t.Errorf("two receives the patience %s, want %s", got, tc.one)
+				if got := two.last().GetHeartbeatTimeout().AsDuration(); got != tc.one {
+					t.Errorf("two receives the timeout %s, want %s", got, tc.one)
 				}
 				one.set(7)
 				time.Sleep(minGap)
@@ -333,8 +333,8 @@ func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
 }
 
 func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
-	for patience, want := range map[time.Duration]time.Duration{
-		0: missedStates * defaultInterval, SessionPatience: missedStates * MaxInterval,
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: missedStates * defaultInterval, SessionTimeout: missedStates * MaxInterval,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -343,7 +343,7 @@ func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
 			// end although its own sends block.
 			a, _ := pipes(ctx, 0)
 			start, cfg := time.Now(), newSide(1).config()
-			cfg.Patience = patience
+			cfg.Timeout = timeout
 			err := Run(a.ctx, a.stream(), cfg)
 			if got := wire.ReasonOf(err); got != peering.ReasonHeartbeatLost {
 				t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)

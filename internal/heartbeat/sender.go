@@ -43,10 +43,10 @@ func newSender(ctx context.Context, stream Stream, cfg Config, fail func(error))
 	return s
 }
 
-// intervalFor returns the interval between unchanged states for a peer of that patience, 0
+// intervalFor returns the interval between unchanged states for a peer of that timeout, 0
 // if it sent none.
-func intervalFor(interval, patience time.Duration) time.Duration {
-	return max(interval, min(patience/missedStates, MaxInterval))
+func intervalFor(interval, timeout time.Duration) time.Duration {
+	return max(interval, min(timeout/missedStates, MaxInterval))
 }
 
 // gap is the least time between two states.
@@ -68,10 +68,10 @@ func (s *sender) changed() {
 }
 
 // received records a state of the peer.
-func (s *sender) received(sequence uint64, patience time.Duration) {
+func (s *sender) received(sequence uint64, timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.echo, s.interval = sequence, intervalFor(s.cfg.Interval, patience)
+	s.echo, s.interval = sequence, intervalFor(s.cfg.Interval, timeout)
 	switch {
 	case s.sending:
 	case s.owesEcho():
@@ -79,7 +79,7 @@ func (s *sender) received(sequence uint64, patience time.Duration) {
 	case time.Since(s.sentAt) >= s.interval/2:
 		s.begin()
 		s.next = s.interval + s.interval/8 // so that the other side sends first next time, too
-	case time.Until(s.dueAt) > s.interval: // its patience became shorter
+	case time.Until(s.dueAt) > s.interval: // its timeout became shorter
 		s.set(time.Until(s.sentAt.Add(s.interval)))
 	}
 }
@@ -117,10 +117,10 @@ func (s *sender) sendOne() error {
 	s.mu.Lock()
 	s.sequence++
 	s.echoed = s.echo
-	state.Sequence, state.SentAt, state.EchoSequence = s.sequence, timestamppb.Now(), s.echoed
+	state.Sequence, state.SendTime, state.EchoSequence = s.sequence, timestamppb.Now(), s.echoed
 	s.mu.Unlock()
-	if s.cfg.Patience > 0 {
-		state.Patience = durationpb.New(s.cfg.Patience)
+	if s.cfg.Timeout > 0 {
+		state.HeartbeatTimeout = durationpb.New(s.cfg.Timeout)
 	}
 	if err := s.stream.Send(state); err != nil {
 		return err

@@ -33,7 +33,7 @@ func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contr
 			continue
 		}
 		if s.LeavesOut(fc.Name) {
-			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to ask it again", fc.Name, v1alpha1.AnnotationLeftOut))
+			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to ask it again", fc.Name, v1alpha1.AnnotationExcludedClusters))
 			continue
 		}
 		if why := Unusable(fc); why != "" {

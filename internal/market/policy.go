@@ -156,7 +156,7 @@ func (p *Policy) selects(fc *v1alpha1.ForeignCluster) bool {
 	return p.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
 		(len(s.Names) == 0 || fc.NameConfirmed() && slices.Contains(s.Names, fc.Name)) &&
-		(len(s.Found) == 0 || slices.Contains(s.Found, store.FoundBy(fc)))
+		(len(s.Sources) == 0 || slices.Contains(s.Sources, store.FoundBy(fc)))
 }
 
 // Selecting returns the policy that decides about a cluster: the first that

@@ -28,10 +28,10 @@ func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
 	switch {
 	case c == nil || c.Fence == nil:
 		return 0
-	case c.FenceAsked == nil:
+	case c.PendingFence == nil:
 		return c.Fence.Duration
 	}
-	return max(c.Fence.Duration, c.FenceAsked.Duration)
+	return max(c.Fence.Duration, c.PendingFence.Duration)
 }
 
 // byContract returns the state of a namespace by a contract; nil if there is none.
@@ -51,7 +51,7 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 	for i := range is {
 		switch c := &is[i]; {
 		case want == 0:
-			c.Fence, c.FenceAsked = nil, nil
+			c.Fence, c.PendingFence = nil, nil
 		case c.Fence != nil:
 			split(c, byContract(o.Status.Clusters, c.Contract), want)
 		case c.State == v1alpha1.OffloadingReady:
@@ -82,10 +82,10 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 // or is about to be, asked for. While it has not responded, the status keeps the one that it agreed to.
 func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
 	longest := max(c.Fence.Duration, want)
-	if c.FenceAsked != nil && was != nil && was.Fence != nil {
+	if c.PendingFence != nil && was != nil && was.Fence != nil {
 		c.Fence = was.Fence.DeepCopy()
 	}
-	c.FenceAsked = nil
+	c.PendingFence = nil
 	agreed, asked := c.Fence.Duration, longest
 	if longest <= agreed {
 		asked = want
@@ -93,7 +93,7 @@ func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
 	if asked == agreed {
 		return
 	}
-	c.FenceAsked = &metav1.Duration{Duration: asked}
+	c.PendingFence = &metav1.Duration{Duration: asked}
 	c.Message = cmp.Or(c.Message, awaitingAgreement(agreed, asked))
 }
 

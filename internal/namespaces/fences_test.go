@@ -34,13 +34,13 @@ func second(cluster, state string, fence time.Duration) v1alpha1.NamespaceInClus
 
 // unanswered is the namespace there in its virtual node's state, which was asked for another fence.
 func unanswered(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
-	c.FenceAsked = &metav1.Duration{Duration: asked}
+	c.PendingFence = &metav1.Duration{Duration: asked}
 	return c
 }
 
 // asks is the namespace there while the provider has not responded about another fence.
 func asks(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
-	c.FenceAsked = &metav1.Duration{Duration: asked}
+	c.PendingFence = &metav1.Duration{Duration: asked}
 	c.Message = awaitingAgreement(c.Fence.Duration, asked)
 	return c
 }
@@ -130,13 +130,13 @@ func TestFencedIsTheLongerOneOfAgreedAndAsked(t *testing.T) {
 	t.Parallel()
 	const five, ten = 5 * time.Minute, 10 * time.Minute
 	none := in("office", "Ready", 0)
-	none.FenceAsked = &metav1.Duration{Duration: ten}
+	none.PendingFence = &metav1.Duration{Duration: ten}
 	for want, c := range map[time.Duration]v1alpha1.NamespaceInCluster{
 		0: none, five: in("office", "Ready", five), ten: asks(ten, in("office", "Ready", five)), ten + 1: asks(five, in("office", "Ready", ten+1)),
 	} {
 		o := &v1alpha1.NamespaceOffloading{Status: v1alpha1.NamespaceOffloadingStatus{Clusters: []v1alpha1.NamespaceInCluster{c}}}
 		if got := Fenced(o, c.Contract); got != want {
-			t.Errorf("%v, asked %v: counts on %s, want %s", c.Fence, c.FenceAsked, got, want)
+			t.Errorf("%v, asked %v: counts on %s, want %s", c.Fence, c.PendingFence, got, want)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func (r *Reconciler) unbind(ctx context.Context, namespace, clusterRole string) 
 // ending records in the status why a namespace is not closed yet, and requeues it.
 func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
-	offloading.Status.State, offloading.Status.Message = v1alpha1.OffloadingEnding, peering.Text(why.Error(), maxMessage)
+	offloading.Status.State, offloading.Status.Message = v1alpha1.OffloadingTerminating, peering.Text(why.Error(), maxMessage)
 	err := store.PatchStatus(ctx, r.Client, before, offloading)
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
@@ -247,7 +247,7 @@ func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, a
 			return v1alpha1.OffloadingNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
 		}
 	}
-	if !slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State != v1alpha1.OffloadingEnding }) {
+	if !slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State != v1alpha1.OffloadingTerminating }) {
 		return v1alpha1.OffloadingNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
 	}
 	for _, state := range []string{v1alpha1.OffloadingRefused, v1alpha1.OffloadingPending} {

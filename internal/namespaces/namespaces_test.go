@@ -214,8 +214,8 @@ func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
 		"it is selected":            {selecting("gold"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "Ready", ""},
 		"all ready":                 {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ready", "")}, "Ready", ""},
 		"one pending":               {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Pending", "")}, "Pending", "b"},
-		"one is selected no longer": {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ending", "pods")}, "Ready", ""},
-		"only such a one":           {nil, []v1alpha1.NamespaceInCluster{at("b", "Ending", "pods")}, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
+		"one is selected no longer": {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Terminating", "pods")}, "Ready", ""},
+		"only such a one":           {nil, []v1alpha1.NamespaceInCluster{at("b", "Terminating", "pods")}, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
 		"refused is worst":          {nil, []v1alpha1.NamespaceInCluster{at("a", "Pending", "x"), at("b", "Refused", "names")}, "Refused", "b: names"},
 	} {
 		t.Run(name, func(t *testing.T) {

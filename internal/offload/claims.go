@@ -49,7 +49,7 @@ func (p *Provider) keepVolumes(ctx context.Context, contract string, ns *corev1.
 		return n > 0, err
 	}
 	p.cfg.Log.Info("the volumes of a consumer are kept", "namespace", ns.Name, "volumes", n, "contract", contract)
-	return true, p.relabel(ctx, ns, api.LabelKept, "true")
+	return true, p.relabel(ctx, ns, api.LabelRetained, "true")
 }
 
 // leave removes everything that a contract holds in a namespace that stays.
@@ -72,13 +72,13 @@ func (p *Provider) takeUp(ctx context.Context, ns *corev1.Namespace, uid string)
 	if err := p.relabel(ctx, ns, api.LabelOriginUID, uid); err != nil {
 		return err
 	}
-	return p.relabel(ctx, ns, api.LabelKept, "")
+	return p.relabel(ctx, ns, api.LabelRetained, "")
 }
 
 // sweepKept deletes a namespace that was kept for its volumes, once none is left.
 func (p *Provider) sweepKept(ctx context.Context, name string) error {
 	ns := &corev1.Namespace{}
-	if err := p.client.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil || ns.DeletionTimestamp != nil || ns.Labels[api.LabelKept] == "" {
+	if err := p.client.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil || ns.DeletionTimestamp != nil || ns.Labels[api.LabelRetained] == "" {
 		return client.IgnoreNotFound(err)
 	}
 	release, err := p.locks.Lock(ctx, namespaceLock(peering.ClusterID(ns.Labels[api.LabelPeer]), ns.Labels[api.LabelOriginNamespace]))

@@ -103,7 +103,7 @@ func testVolumes(t *testing.T, c *cluster) {
 	// Neither the end of the contract nor a stranger's delete deletes a volume.
 	c.set(id, nil)
 	closeContract(t, p, id)
-	if !c.get(t, space, one.Ref.Name, claim) || claim.DeletionTimestamp != nil || claim.Labels[api.LabelKept] != "true" || claim.Annotations[api.AnnotationKeptSince] == "" {
+	if !c.get(t, space, one.Ref.Name, claim) || claim.DeletionTimestamp != nil || claim.Labels[api.LabelRetained] != "true" || claim.Annotations[api.AnnotationRetainedSince] == "" {
 		t.Fatalf("the volume is not kept: %+v", claim.ObjectMeta)
 	}
 	if c.get(t, space, recordName, &corev1.ConfigMap{}) {
@@ -149,7 +149,7 @@ func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one 
 	again.Ref.UID = "uid-of-another-" + name
 	apply(t, p, next, again, one)
 	claim := &corev1.PersistentVolumeClaim{}
-	if !c.get(t, space, one.Ref.Name, claim) || claim.Labels[api.LabelContract] != next || claim.Labels[api.LabelKept] != "" {
+	if !c.get(t, space, one.Ref.Name, claim) || claim.Labels[api.LabelContract] != next || claim.Labels[api.LabelRetained] != "" {
 		t.Errorf("the next contract does not hold the volume: %+v", claim.ObjectMeta)
 	}
 	// It names the claim that has the volume now.

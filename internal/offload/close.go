@@ -145,7 +145,7 @@ func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.N
 		_, ok := heldBy(record, contract)
 		return ok || len(holders(record)) == 0, nil
 	}
-	if err == nil && ns.Labels[api.LabelKept] != "" {
+	if err == nil && ns.Labels[api.LabelRetained] != "" {
 		return false, nil
 	}
 	if err != nil && ns.DeletionTimestamp == nil && !apierrors.IsForbidden(err) {

@@ -203,7 +203,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			return
 		case <-recount.C:
 			for _, ns := range v.namespaces() {
-				if ns.Labels[api.LabelKept] != "" {
+				if ns.Labels[api.LabelRetained] != "" {
 					v.sweep(ns.Name)
 				}
 				v.countConfigs(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]))

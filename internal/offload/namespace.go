@@ -155,7 +155,7 @@ func refuseNamespace(ns *corev1.Namespace, ref peering.ObjectRef, remote string)
 	switch {
 	case ns.DeletionTimestamp != nil:
 		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, ref)
-	case ns.Labels[api.LabelOriginUID] != ref.UID && ns.Labels[api.LabelKept] == "":
+	case ns.Labels[api.LabelOriginUID] != ref.UID && ns.Labels[api.LabelRetained] == "":
 		return refuse(peering.RefusedNamespace, true, "the remainder of an older namespace %s, UID %s, is still here; %s follows",
 			ref.Name, ns.Labels[api.LabelOriginUID], ref)
 	case ns.Name != remote:

@@ -196,8 +196,8 @@ type Sighted struct {
 // LAN is a cluster that is found on a LAN.
 func LAN(n int, where string, edit ...func(*v1alpha1.Sighting)) Sighted {
 	s := Sighted{ID: SightedID(n), Sighting: v1alpha1.Sighting{
-		Source: v1alpha1.FoundLAN, Where: where, Node: "n1", Name: fmt.Sprint("c", n),
-		Endpoints: []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)}, Seen: metav1.NewTime(Now),
+		Source: v1alpha1.SourceLAN, Location: where, Node: "n1", Name: fmt.Sprint("c", n),
+		Endpoints: []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)}, LastSeenTime: metav1.NewTime(Now),
 	}}
 	for _, e := range edit {
 		e(&s.Sighting)
@@ -208,7 +208,7 @@ func LAN(n int, where string, edit ...func(*v1alpha1.Sighting)) Sighted {
 // DNS is one that is found in a domain.
 func DNS(n int, domain string, edit ...func(*v1alpha1.Sighting)) Sighted {
 	s := LAN(n, domain, edit...)
-	s.Source, s.Node = v1alpha1.FoundDNS, ""
+	s.Source, s.Node = v1alpha1.SourceDNS, ""
 	return s
 }
 
@@ -220,7 +220,7 @@ func HintOf(name string, all ...Sighted) v1alpha1.ForeignCluster {
 			Annotations: map[string]string{v1alpha1.AnnotationDiscovered: "true"},
 		},
 		Spec:   v1alpha1.ForeignClusterSpec{ClusterID: string(all[0].ID)},
-		Status: v1alpha1.ForeignClusterStatus{Found: all[0].Source},
+		Status: v1alpha1.ForeignClusterStatus{Source: all[0].Source},
 	}
 	for _, s := range all {
 		fc.Status.Sightings = append(fc.Status.Sightings, s.Sighting)
@@ -234,7 +234,7 @@ func TrustedPeer(name string, n int, endpoints ...string) v1alpha1.ForeignCluste
 	return v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(SightedID(n)), TrustBundle: "roots", Endpoints: endpoints},
-		Status:     v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken},
+		Status:     v1alpha1.ForeignClusterStatus{Source: v1alpha1.SourceToken},
 	}
 }
 

@@ -63,7 +63,7 @@ func StrategyOf(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) v
 }
 
 func selectedFor(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []corev1.NodeSelectorRequirement {
-	return append(Selector(offloading.Spec.ClusterSelector), keptAway(pod, offloading.Status.KeptAway)...)
+	return append(Selector(offloading.Spec.ClusterSelector), backoffRequirements(pod, offloading.Status.PlacementBackoffs)...)
 }
 
 func ofDaemonSet(pod *corev1.Pod) bool {
@@ -109,16 +109,16 @@ func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
 	return loss
 }
 
-// keptAway returns the requirements that keep a pod off virtual nodes whose providers had no node for other pods of
+// backoffRequirements returns the requirements that keep a pod off virtual nodes whose providers had no node for other pods of
 // its controller.
-func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorRequirement {
+func backoffRequirements(pod *corev1.Pod, all []v1alpha1.PlacementBackoff) []corev1.NodeSelectorRequirement {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return nil
 	}
 	var out []corev1.NodeSelectorRequirement
 	for i := range all {
-		if !all[i].Over && all[i].Owner == string(owner.UID) {
+		if !all[i].Expired && all[i].OwnerUID == string(owner.UID) {
 			out = append(out, NotOn(all[i].Node))
 		}
 	}

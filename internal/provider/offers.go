@@ -229,7 +229,7 @@ func contractDiffers(before, after any) bool {
 
 func peerDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *v1alpha1.ForeignCluster) bool {
-		return a.Generation != b.Generation || a.Status.Found != b.Status.Found || !maps.Equal(a.Labels, b.Labels) ||
+		return a.Generation != b.Generation || a.Status.Source != b.Status.Source || !maps.Equal(a.Labels, b.Labels) ||
 			len(a.Status.Requests) != len(b.Status.Requests)
 	})
 }

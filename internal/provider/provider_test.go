@@ -67,7 +67,7 @@ func newProvider(t testing.TB, peers int, objects ...client.Object) *testProvide
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold", v1alpha1.LabelPeer: string(id.ID())}},
 			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: id.TrustBundle().PEM()},
 			Status: v1alpha1.ForeignClusterStatus{
-				Found: v1alpha1.FoundToken, Session: &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}},
+				Source: v1alpha1.SourceToken, Session: &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}},
 			},
 		})
 	}
@@ -635,10 +635,10 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })}
 		}, ""},
 		"by how it came": {func(string) []client.Object {
-			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundToken} })}
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Sources = []v1alpha1.Source{v1alpha1.SourceToken} })}
 		}, ""},
 		"not otherwise": {func(string) []client.Object {
-			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundIntroduction} })}
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Sources = []v1alpha1.Source{v1alpha1.SourceIntroduction} })}
 		}, peering.ReasonPolicyRefused},
 		"every condition": {func(id string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs, s.Names = []string{id}, []string{"peer-9"} })}

@@ -78,7 +78,7 @@ func (r *Imports) Run(ctx context.Context) error {
 // Matters reports whether a change of a ForeignCluster changes how its pods are reached.
 func Matters(was, is *api.ForeignCluster) bool {
 	return Passes(was) != Passes(is) || was.Spec.ClusterID != is.Spec.ClusterID || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
-		!equality.Semantic.DeepEqual(was.Status.Aliases, is.Status.Aliases) || !equality.Semantic.DeepEqual(was.Status.Blocks, is.Status.Blocks)
+		!equality.Semantic.DeepEqual(was.Status.Aliases, is.Status.Aliases) || !equality.Semantic.DeepEqual(was.Status.AliasBlocks, is.Status.AliasBlocks)
 }
 
 // Passes reports whether the tunnel to a cluster may pass traffic: it is not known to be down.

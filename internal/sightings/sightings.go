@@ -79,7 +79,7 @@ type Snapshot struct {
 // is kept for a while: then hints that come and go all the time cost little.
 func (l Snapshot) keeps(id peering.ClusterID, at Place) bool {
 	starting, snapshot := l.Places[at]
-	if at.Source == v1alpha1.FoundLAN {
+	if at.Source == v1alpha1.SourceLAN {
 		return snapshot && (starting || l.young != nil && l.young(id))
 	}
 	return snapshot && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
@@ -93,11 +93,11 @@ type Sighted struct {
 
 // Place is a network interface of a node, or a domain.
 type Place struct {
-	Source      v1alpha1.Found
+	Source      v1alpha1.Source
 	Where, Node string
 }
 
-func placeOf(s v1alpha1.Sighting) Place { return Place{s.Source, s.Where, s.Node} }
+func placeOf(s v1alpha1.Sighting) Place { return Place{s.Source, s.Location, s.Node} }
 
 // sightingPlan has the writes that follow from a snapshot.
 type sightingPlan struct {
@@ -280,7 +280,7 @@ func onePerPlace(list []v1alpha1.Sighting) (out []v1alpha1.Sighting) {
 func compareSightings(a, b v1alpha1.Sighting) int {
 	return cmp.Or(
 		// A LAN comes before a domain.
-		-cmp.Compare(a.Source, b.Source), cmp.Compare(a.Where, b.Where), cmp.Compare(a.Node, b.Node),
+		-cmp.Compare(a.Source, b.Source), cmp.Compare(a.Location, b.Location), cmp.Compare(a.Node, b.Node),
 		cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
 	)
 }
@@ -293,8 +293,8 @@ func mergeSightings(id peering.ClusterID, found, before []v1alpha1.Sighting, sna
 	for _, b := range before {
 		i := slices.IndexFunc(out, func(s v1alpha1.Sighting) bool { return placeOf(s) == placeOf(b) })
 		switch {
-		case i >= 0 && out[i].Seen.Sub(b.Seen.Time) < seenPace:
-			out[i].Seen = b.Seen
+		case i >= 0 && out[i].LastSeenTime.Sub(b.LastSeenTime.Time) < seenPace:
+			out[i].LastSeenTime = b.LastSeenTime
 		case i < 0 && snapshot.keeps(id, placeOf(b)) && len(out) < maxPlaces:
 			out = append(out, b)
 		}
@@ -421,7 +421,7 @@ func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error
 			continue
 		}
 		r.made[hint.id] = r.Now()
-		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
+		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "location", hint.sightings[0].Location)
 	}
 	return errs
 }

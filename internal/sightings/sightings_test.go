@@ -56,10 +56,10 @@ func TestPlanSightings(t *testing.T) {
 		"two names at one place are one":                 {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0"), lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
 		"what is known already needs nothing":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
 		"what is not found any more goes":                {all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"unless the place was not read yet":              {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
-		"or a domain listed it a moment ago":             {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundDNS, "example.com", ""}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.DNS(1, "example.com"))}, want: ""},
-		"a cluster that leaves a LAN is gone at once":    {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
-		"unless its hint is new":                         {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, young: func(id peering.ClusterID) bool { return id == peertest.SightedID(1) }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, want: "remove c2;"},
+		"unless the place was not read yet":              {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.SourceLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
+		"or a domain listed it a moment ago":             {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.SourceDNS, "example.com", ""}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.DNS(1, "example.com"))}, want: ""},
+		"a cluster that leaves a LAN is gone at once":    {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.SourceLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
+		"unless its hint is new":                         {snapshot: Snapshot{Places: map[Place]bool{{v1alpha1.SourceLAN, "eth0", "n1"}: false}, young: func(id peering.ClusterID) bool { return id == peertest.SightedID(1) }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, want: "remove c2;"},
 		"and the place is no longer browsed":             {snapshot: Snapshot{young: func(peering.ClusterID) bool { return true }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
 		"not where it is no longer browsed":              {snapshot: Snapshot{missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "remove c1;"},
 		"a cluster with a decision stays":                {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
@@ -69,8 +69,8 @@ func TestPlanSightings(t *testing.T) {
 		"a hint that moves gets its new endpoints":       {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.99:7443"} })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0 at 192.0.2.99:7443;"},
 		"the name of a trusted peer is an impostor's":    {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1-x", peertest.LAN(1, "eth0")), peertest.TrustedPeer("c1", 9)}, want: "change c1-x LAN/eth0 NameOfAnother;"},
 		"so is its endpoint":                             {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0")}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0")), peertest.TrustedPeer("office", 9, "192.0.2.2:7443")}, want: "change c1 LAN/eth0 EndpointOfAnother;"},
-		"seen again within minutes is not written":       {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace - 1)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
-		"seen again after a while is written":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0;"},
+		"seen again within minutes is not written":       {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.LastSeenTime = metav1.NewTime(now.Add(seenPace - 1)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: ""},
+		"seen again after a while is written":            {snapshot: Snapshot{Found: []Sighted{lanAt(1, "eth0", func(s *v1alpha1.Sighting) { s.LastSeenTime = metav1.NewTime(now.Add(seenPace)) })}}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, want: "change c1 LAN/eth0;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +85,7 @@ func planText(p sightingPlan) string {
 	var out strings.Builder
 	places := func(all []v1alpha1.Sighting) {
 		for _, s := range all {
-			fmt.Fprintf(&out, " %s/%s", s.Source, s.Where)
+			fmt.Fprintf(&out, " %s/%s", s.Source, s.Location)
 		}
 	}
 	for _, h := range p.make {
@@ -297,13 +297,13 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 	named := func(n int) string { return fmt.Sprintf("c%d-%s", n, peertest.SightedID(n).Short()) }
 	one, two, three := all[named(1)], all[named(2)], all["c3"]
-	if one.Status.Found != v1alpha1.FoundLAN || two.Status.Found != v1alpha1.FoundDNS || !slices.Equal(one.Spec.Endpoints, []string{"192.0.2.2:7443"}) {
+	if one.Status.Source != v1alpha1.SourceLAN || two.Status.Source != v1alpha1.SourceDNS || !slices.Equal(one.Spec.Endpoints, []string{"192.0.2.2:7443"}) {
 		t.Errorf("%+v %+v", one, two)
 	}
 	if one.Spec.TrustBundle != "" || one.Spec.Decision != "" {
 		t.Error("what was found is trusted")
 	}
-	if three.Status.Found != v1alpha1.FoundToken || !slices.Equal(three.Spec.Endpoints, []string{"198.51.100.3:7443"}) || len(three.Status.Sightings) != 1 {
+	if three.Status.Source != v1alpha1.SourceToken || !slices.Equal(three.Spec.Endpoints, []string{"198.51.100.3:7443"}) || len(three.Status.Sightings) != 1 {
 		t.Errorf("what was known changed: %+v", three)
 	}
 
@@ -449,7 +449,7 @@ func TestFlappingLANCostsFewWrites(t *testing.T) {
 	r := &Sightings{
 		Client: c, Self: peertest.SightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: &store.WriteBudget{Now: at},
 		Snapshot: func() Snapshot {
-			snapshot := Snapshot{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false, {v1alpha1.FoundLAN, "eth1", "n1"}: false}}
+			snapshot := Snapshot{Places: map[Place]bool{{v1alpha1.SourceLAN, "eth0", "n1"}: false, {v1alpha1.SourceLAN, "eth1", "n1"}: false}}
 			for n := range hintsAtOnce {
 				snapshot.Found = append(snapshot.Found, lanAt(10+second*hintsAtOnce+n, "eth0"))
 			}

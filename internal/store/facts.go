@@ -35,20 +35,20 @@ func Released(c *v1alpha1.Contract) bool {
 }
 
 // FoundBy returns how a cluster came to be known.
-func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
+func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Source {
 	switch ours := fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager; {
-	case fc.Status.Found != "" && (fc.Status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken == nil):
-		return fc.Status.Found
+	case fc.Status.Source != "" && (fc.Status.Source != v1alpha1.SourceManual || fc.Spec.JoinToken == nil):
+		return fc.Status.Source
 	case fc.Spec.JoinToken != nil, ours && fc.Spec.TrustBundle != "":
-		return v1alpha1.FoundToken
+		return v1alpha1.SourceToken
 	case ours && fc.Hint() && len(fc.Status.Sightings) > 0:
 		return fc.Status.Sightings[0].Source
 	case ours && fc.Hint():
 		return "" // its status is about to be written
 	case ours:
-		return v1alpha1.FoundIntroduction
+		return v1alpha1.SourceIntroduction
 	}
-	return v1alpha1.FoundManual
+	return v1alpha1.SourceManual
 }
 
 // MadeByPolicy returns the policy that made a ForeignCluster, a PeeringRequest or a NamespaceOffloading; empty if

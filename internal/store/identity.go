@@ -21,7 +21,7 @@ const IdentitySecret = "entente-identity"
 
 const (
 	identityKey = "identity.pem"
-	// tunnelKey is a secret of 32 random bytes from which this cluster's halves of the tunnels' preshared keys are
+	// tunnelKey is a secret of 32 random bytes from which this cluster's shares of the tunnels' preshared keys are
 	// derived. It is not the identity key, so that replacing that key does not change the tunnels' keys.
 	tunnelKey    = "tunnel.key"
 	tunnelKeyLen = 32
@@ -62,7 +62,7 @@ func newTunnelKey() []byte {
 	return key
 }
 
-// TunnelKey returns the secret, 32 bytes, from which halves of preshared keys are derived. The identity has to
+// TunnelKey returns the secret, 32 bytes, from which shares of preshared keys are derived. The identity has to
 // exist.
 func TunnelKey(ctx context.Context, c client.Client, namespace string) ([]byte, error) {
 	for {

@@ -39,7 +39,7 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 		return "", err
 	}
 	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		status.Found = cmp.Or(status.Found, v1alpha1.FoundManual)
+		status.Source = cmp.Or(status.Source, v1alpha1.SourceManual)
 		inherit(status, hint)
 	})
 }

@@ -36,7 +36,7 @@ func TestConnectInBandMakesOneForeignClusterAndReplacesItsParameters(t *testing.
 		t.Fatal(name, err)
 	}
 	fc := get(t, c, name)
-	if fc.Spec.Decision != v1alpha1.DecisionApproved || fc.Spec.InBand == nil || len(fc.Finalizers) != 1 || fc.Status.Found != v1alpha1.FoundManual || Pending(fc) {
+	if fc.Spec.Decision != v1alpha1.DecisionApproved || fc.Spec.InBand == nil || len(fc.Finalizers) != 1 || fc.Status.Source != v1alpha1.SourceManual || Pending(fc) {
 		t.Errorf("it is %+v, %+v", fc.Spec, fc.Status)
 	}
 	// It introduces itself: it is trusted, and reached no other way than before.

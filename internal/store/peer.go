@@ -96,7 +96,7 @@ func precedes(a, b *v1alpha1.ForeignCluster) bool {
 // because discovery found it, and is not decided yet.
 func Pending(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager &&
-		fc.Status.Found != v1alpha1.FoundToken && fc.Status.Found != v1alpha1.FoundManual &&
+		fc.Status.Source != v1alpha1.SourceToken && fc.Status.Source != v1alpha1.SourceManual &&
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
@@ -156,8 +156,8 @@ func RecordJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignClus
 }
 
 func joined(fc *v1alpha1.ForeignCluster, status *v1alpha1.ForeignClusterStatus) {
-	if status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken != nil {
-		status.Found = v1alpha1.FoundToken
+	if status.Source != v1alpha1.SourceManual || fc.Spec.JoinToken != nil {
+		status.Source = v1alpha1.SourceToken
 	}
 	status.Introduction = nil
 	// Refusals from before this moment do not count.
@@ -227,8 +227,8 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		return "", err
 	}
 	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		if status.Found == "" && fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager {
-			status.Found = v1alpha1.FoundIntroduction
+		if status.Source == "" && fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager {
+			status.Source = v1alpha1.SourceIntroduction
 		}
 		status.Introduction = &v1alpha1.Introduction{
 			Time: metav1.NewTime(i.Time), Code: i.Code, Name: i.Info.Name, Bundle: i.Info.PEM(),
@@ -278,7 +278,7 @@ func sight(ctx context.Context, c client.Client, id peering.ClusterID, name stri
 		return fc, false, fmt.Errorf("create foreign cluster %s: %w", fc.Name, err)
 	}
 	return fc, true, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		status.Found, status.Sightings = sightings[0].Source, sightings
+		status.Source, status.Sightings = sightings[0].Source, sightings
 	})
 }
 

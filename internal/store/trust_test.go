@@ -147,7 +147,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	fc := get(t, c, "milan")
-	if fc.Status.Found != v1alpha1.FoundToken || !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted) || Pending(fc) {
+	if fc.Status.Source != v1alpha1.SourceToken || !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted) || Pending(fc) {
 		t.Errorf("joined: %+v", fc.Status)
 	}
 	fc.Spec.Decision, fc.Spec.TrustBundle = v1alpha1.DecisionDenied, ""
@@ -218,7 +218,7 @@ func TestIntroduceKeepsOrDecidesAnIntroduction(t *testing.T) {
 	pending := func(name string) *v1alpha1.ForeignCluster {
 		return named(name, func(fc *v1alpha1.ForeignCluster) {
 			fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
-			fc.Status.Found = v1alpha1.FoundIntroduction
+			fc.Status.Source = v1alpha1.SourceIntroduction
 		})
 	}
 	squatter := pending("office")
@@ -295,7 +295,7 @@ func TestAPendingIntroductionBecomesTrustedByAToken(t *testing.T) {
 	if got := names(t, c); len(got) != 1 {
 		t.Errorf("there are %v", got)
 	}
-	if fc := get(t, c, "office"); fc.Status.Introduction != nil || fc.Status.Found != v1alpha1.FoundToken || Pending(fc) {
+	if fc := get(t, c, "office"); fc.Status.Introduction != nil || fc.Status.Source != v1alpha1.SourceToken || Pending(fc) {
 		t.Errorf("status %+v", fc.Status)
 	}
 }
@@ -428,7 +428,7 @@ func TestOnlyConflictsOfTheAPIServerAreRetried(t *testing.T) {
 // uses the name that it gives itself: its sightings are known all the time.
 func TestTrustedClusterKeepsItsSightings(t *testing.T) {
 	t.Parallel()
-	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Node: "n1", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(start.Truncate(time.Second).Local())}}
+	seen := []v1alpha1.Sighting{{Source: v1alpha1.SourceLAN, Location: "eth0", Node: "n1", Endpoints: []string{"192.0.2.1:7443"}, LastSeenTime: metav1.NewTime(start.Truncate(time.Second).Local())}}
 	for name, trust := range map[string]func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error){
 		"a policy": func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
 			return Introduce(t.Context(), c, Introduction{ID: id, Info: info, Time: start, Policy: "home", By: "FirstUse"})

@@ -101,7 +101,7 @@ func passes(peer, third *v1alpha1.ForeignCluster) bool {
 // runsAt reports whether a namespace may have pods at a provider.
 func runsAt(clusters []v1alpha1.NamespaceInCluster, provider string) bool {
 	return slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool {
-		return c.ForeignCluster == provider && (c.State == v1alpha1.OffloadingReady || c.State == v1alpha1.OffloadingEnding)
+		return c.ForeignCluster == provider && (c.State == v1alpha1.OffloadingReady || c.State == v1alpha1.OffloadingTerminating)
 	})
 }
 

@@ -63,7 +63,7 @@ func TestANamespaceAtTwoPeersThatDoNotReachEachOtherIsAGap(t *testing.T) {
 		}
 		return o
 	}
-	const ready, ending, pending = v1alpha1.OffloadingReady, v1alpha1.OffloadingEnding, v1alpha1.OffloadingPending
+	const ready, ending, pending = v1alpha1.OffloadingReady, v1alpha1.OffloadingTerminating, v1alpha1.OffloadingPending
 	both := []v1alpha1.NamespaceOffloading{
 		at("shop", map[string]string{"a": ready, "c": ending, "d": pending}), at("bank", map[string]string{"a": ready, "c": ready}),
 		at("news", map[string]string{"a": ready}), at("mail", map[string]string{"c": ready, "d": ready}),

@@ -35,7 +35,7 @@ func TestAnIntroductionShowsTheCallersCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	fc := peertest.PeerCalled(t, r.Client, "milan")
-	if intro := fc.Status.Introduction; intro == nil || intro.Code != code || intro.Name != "milan" || fc.Spec.TrustBundle != "" || fc.Status.Found != v1alpha1.FoundIntroduction {
+	if intro := fc.Status.Introduction; intro == nil || intro.Code != code || intro.Name != "milan" || fc.Spec.TrustBundle != "" || fc.Status.Source != v1alpha1.SourceIntroduction {
 		t.Errorf("it leaves %+v %+v, the caller's code is %s", fc.Spec, fc.Status, code)
 	}
 	again, err := peertest.IntroduceAs(t, r, milan, "x", false)

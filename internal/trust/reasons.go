@@ -31,7 +31,7 @@ const (
 // token created and that was not reconciled yet is trusted from its beginning.
 func TrustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
-	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && store.FoundBy(fc) == v1alpha1.FoundToken {
+	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && store.FoundBy(fc) == v1alpha1.SourceToken {
 		return &metav1.Condition{
 			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: store.ReasonJoined, LastTransitionTime: fc.CreationTimestamp,
 		}

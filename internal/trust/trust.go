@@ -384,7 +384,7 @@ func outcome(err error) (Attempt, time.Duration) {
 	}
 	e, ok := errors.AsType[*peering.Error](err)
 	if !ok {
-		return Attempt{Reason: "TryFailed", Message: err.Error()}, 0
+		return Attempt{Reason: "AttemptFailed", Message: err.Error()}, 0
 	}
 	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
 	case peering.ReasonTrustDenied:
@@ -467,7 +467,7 @@ func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text [
 // fresh reports whether a ForeignCluster has no decision or state that a join would end.
 func fresh(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Status.Introduction == nil && !store.Revoked(fc) &&
-		(fc.Status.Found == "" || fc.Status.Found == v1alpha1.FoundToken || fc.Status.Found == v1alpha1.FoundManual)
+		(fc.Status.Source == "" || fc.Status.Source == v1alpha1.SourceToken || fc.Status.Source == v1alpha1.SourceManual)
 }
 
 // renewed reports whether the Secret changed since it was last read. A changed token is tried

@@ -120,7 +120,7 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	tt.reconcile(t, "milan")
 	fc := peertest.PeerCalled(t, tt.Client, "milan")
 	if fc.Spec.ClusterID != string(milan.ID) || fc.Spec.TrustBundle != milan.Info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
-		store.FoundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
+		store.FoundBy(fc) != v1alpha1.SourceToken || fc.Spec.JoinToken == nil {
 		t.Errorf("it joined as %+v %+v", fc.Spec, fc.Status)
 	}
 	if !slices.Equal(tt.joined, fc.Spec.Endpoints) {
@@ -463,7 +463,7 @@ func TestAnIntroductionExpiresWithoutADecision(t *testing.T) {
 		fc := peertest.ApprovedAs("m", milan)
 		fc.Spec.Decision = ""
 		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
-		fc.Status.Found, fc.Status.Introduction = v1alpha1.FoundIntroduction, old.DeepCopy()
+		fc.Status.Source, fc.Status.Introduction = v1alpha1.SourceIntroduction, old.DeepCopy()
 		fc.CreationTimestamp = old.Time
 		if edit != nil {
 			edit(fc)
@@ -486,7 +486,7 @@ func TestAnIntroductionExpiresWithoutADecision(t *testing.T) {
 		"it was approved": {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), introduced: true},
 		"it is trusted":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = milan.Info.PEM() }), introduced: true},
 		"an administrator wrote the object, so that stays": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
-			fc.Labels, fc.Status.Found = nil, v1alpha1.FoundManual
+			fc.Labels, fc.Status.Source = nil, v1alpha1.SourceManual
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -677,9 +677,9 @@ func TestAFreshPeerHasNoDecisionOrState(t *testing.T) {
 		want   bool
 	}{
 		"no decision or state": {want: true},
-		"it was written down":  {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
-		"it joined before":     {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken}, true},
-		"it was introduced":    {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction}, false},
+		"it was written down":  {v1alpha1.ForeignClusterStatus{Source: v1alpha1.SourceManual, Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
+		"it joined before":     {v1alpha1.ForeignClusterStatus{Source: v1alpha1.SourceToken}, true},
+		"it was introduced":    {v1alpha1.ForeignClusterStatus{Source: v1alpha1.SourceIntroduction}, false},
 		"it waits":             {v1alpha1.ForeignClusterStatus{Introduction: &v1alpha1.Introduction{}}, false},
 		"it revoked trust":     {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
 	} {

@@ -89,7 +89,7 @@ func classOf(c *corev1.PersistentVolumeClaim) string {
 // counts reports whether a claim counts against a contract, which it does while the contract holds it.
 func counts(c *corev1.PersistentVolumeClaim, s Share) bool {
 	_, held := c.Annotations[s.Hold]
-	return held || c.Labels[api.LabelContract] == s.Contract && c.Labels[api.LabelKept] == ""
+	return held || c.Labels[api.LabelContract] == s.Contract && c.Labels[api.LabelRetained] == ""
 }
 
 // Usage returns the storage of each class that the claims of a contract use.

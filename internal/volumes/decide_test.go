@@ -47,7 +47,7 @@ func bound(bytes int64) func(*corev1.PersistentVolumeClaim) {
 
 // kept is a volume that no contract holds.
 func kept(c *corev1.PersistentVolumeClaim) {
-	c.Labels[api.LabelKept], c.Annotations = "true", nil
+	c.Labels[api.LabelRetained], c.Annotations = "true", nil
 }
 
 func TestVolumesAreDecidedBy(t *testing.T) {

@@ -105,8 +105,8 @@ func change(ctx context.Context, c client.Client, s Share, o peering.Object, wan
 	}
 	have.Labels[api.LabelContract] = s.Contract
 	have.Annotations[api.LabelOriginName] = want.Claim // another claim may have it by now
-	delete(have.Labels, api.LabelKept)
-	delete(have.Annotations, api.AnnotationKeptSince)
+	delete(have.Labels, api.LabelRetained)
+	delete(have.Annotations, api.AnnotationRetainedSince)
 	// It may have changed since it was read.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, have, patch, client.FieldOwner(api.Manager)); err != nil {
@@ -157,8 +157,8 @@ func Keep(ctx context.Context, c client.Client, peer peering.ClusterID, hold, ho
 		before := have.DeepCopy()
 		delete(have.Annotations, hold)
 		if !holds(have, holdPrefix) {
-			have.Labels[api.LabelKept] = "true"
-			have.Annotations[api.AnnotationKeptSince] = now.UTC().Format(time.RFC3339)
+			have.Labels[api.LabelRetained] = "true"
+			have.Annotations[api.AnnotationRetainedSince] = now.UTC().Format(time.RFC3339)
 		}
 		if err := c.Patch(ctx, have, client.MergeFrom(before), client.FieldOwner(api.Manager)); client.IgnoreNotFound(err) != nil {
 			return 0, fmt.Errorf("keep volume %s/%s: %w", namespace, have.Name, err)

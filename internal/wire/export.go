@@ -43,8 +43,8 @@ func ExportTo(now peering.ExportedService, sent *peering.ExportedService) []*ent
 	out := []*ententev1.WatchServicesResponse{first}
 	for {
 		last, room := out[len(out)-1], endpointParts
-		last.Removed, removed = cutEndpoints(removed, &room)
-		last.Set, set = cutEndpoints(set, &room)
+		last.RemovedEndpoints, removed = cutEndpoints(removed, &room)
+		last.UpdatedEndpoints, set = cutEndpoints(set, &room)
 		if len(set)+len(removed) == 0 {
 			last.Complete = true
 			return out
@@ -105,7 +105,7 @@ func exportedTo(e peering.ExportedService) *ententev1.ExportedService {
 	}
 	if x := e.Export; x != nil {
 		m.Export = &ententev1.ServiceExport{
-			Created: timestamppb.New(x.Created), Labels: x.Labels, Annotations: x.Annotations,
+			CreateTime: timestamppb.New(x.Created), Labels: x.Labels, Annotations: x.Annotations,
 			InternalTrafficPolicy: x.InternalTrafficPolicy, TrafficDistribution: x.TrafficDistribution,
 		}
 	}
@@ -259,11 +259,11 @@ func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.Exported
 
 // change applies the endpoints of a message.
 func (x *Exports) change(s *exported, m *ententev1.WatchServicesResponse) error {
-	if len(m.GetSet()) > maxEndpointsPerMessage || len(m.GetRemoved()) > maxEndpointsPerMessage {
-		return invalid("set", "want at most %d", maxEndpointsPerMessage)
+	if len(m.GetUpdatedEndpoints()) > maxEndpointsPerMessage || len(m.GetRemovedEndpoints()) > maxEndpointsPerMessage {
+		return invalid("updated_endpoints", "want at most %d", maxEndpointsPerMessage)
 	}
-	for i, r := range m.GetRemoved() {
-		e, err := endpointFrom(index("removed", i), r)
+	for i, r := range m.GetRemovedEndpoints() {
+		e, err := endpointFrom(index("removed_endpoints", i), r)
 		if err != nil {
 			return err
 		}
@@ -272,8 +272,8 @@ func (x *Exports) change(s *exported, m *ententev1.WatchServicesResponse) error 
 			x.endpoints--
 		}
 	}
-	for i, r := range m.GetSet() {
-		e, err := endpointFrom(index("set", i), r)
+	for i, r := range m.GetUpdatedEndpoints() {
+		e, err := endpointFrom(index("updated_endpoints", i), r)
 		if err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (x *Exports) change(s *exported, m *ententev1.WatchServicesResponse) error 
 		s.endpoints[key] = e
 	}
 	if len(s.endpoints) > peering.MaxServiceEndpoints || x.endpoints > peering.MaxExportedEndpoints {
-		return invalid("set", "want at most %d endpoints of a service, and %d of all", peering.MaxServiceEndpoints, peering.MaxExportedEndpoints)
+		return invalid("updated_endpoints", "want at most %d endpoints of a service, and %d of all", peering.MaxServiceEndpoints, peering.MaxExportedEndpoints)
 	}
 	return nil
 }
@@ -324,11 +324,11 @@ func exportedFrom(field string, name peering.ServiceName, m *ententev1.ExportedS
 }
 
 func exportFrom(field string, m *ententev1.ServiceExport) (*peering.ServiceExport, error) {
-	if m.GetCreated() == nil || !m.GetCreated().IsValid() {
-		return nil, invalid(field+".created", "want a time")
+	if m.GetCreateTime() == nil || !m.GetCreateTime().IsValid() {
+		return nil, invalid(field+".create_time", "want a time")
 	}
 	out := &peering.ServiceExport{
-		Created: m.GetCreated().AsTime().Truncate(time.Second), Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()),
+		Created: m.GetCreateTime().AsTime().Truncate(time.Second), Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()),
 		InternalTrafficPolicy: m.GetInternalTrafficPolicy(), TrafficDistribution: m.GetTrafficDistribution(),
 	}
 	if err := peering.CheckExport(out); err != nil {

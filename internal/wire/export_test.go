@@ -113,7 +113,7 @@ func TestOneEndpointThatChangesIsOneEndpointOnTheWire(t *testing.T) {
 	now.Service.Endpoints = slices.Clone(before.Service.Endpoints[1:])
 	now.Service.Endpoints[7].Ready = false
 	messages := ExportTo(now, &before)
-	if len(messages) != 1 || len(messages[0].GetSet()) != 1 || len(messages[0].GetRemoved()) != 1 || messages[0].GetState() != nil || proto.Size(messages[0]) > 200 {
+	if len(messages) != 1 || len(messages[0].GetUpdatedEndpoints()) != 1 || len(messages[0].GetRemovedEndpoints()) != 1 || messages[0].GetState() != nil || proto.Size(messages[0]) > 200 {
 		t.Errorf("%d messages of %d bytes", len(messages), proto.Size(messages[0]))
 	}
 	reader, n := NewExports([]peering.ServiceName{web}), 0
@@ -145,10 +145,10 @@ func TestHostileExportsAreRefused(t *testing.T) {
 	}
 	name := &ententev1.ServiceName{Namespace: "shop", Name: "web"}
 	with := func(ends ...*ententev1.ServiceEndpoint) *ententev1.WatchServicesResponse {
-		return &ententev1.WatchServicesResponse{Service: name, State: state(), Set: ends, Complete: true}
+		return &ententev1.WatchServicesResponse{Service: name, State: state(), UpdatedEndpoints: ends, Complete: true}
 	}
 	exports := func(change func(*ententev1.ServiceExport)) *ententev1.WatchServicesResponse {
-		x := &ententev1.ServiceExport{Created: timestamppb.New(time.Unix(1, 0))}
+		x := &ententev1.ServiceExport{CreateTime: timestamppb.New(time.Unix(1, 0))}
 		change(x)
 		return &ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Export = x })}
 	}
@@ -176,7 +176,7 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		"an endpoint's port's name":    {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Ports: map[string]uint32{"HTTP\n": 80}}), "DNS label"},
 		"an endpoint's name":           {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Hostname: "web.evil"}), "hostname"},
 		"more than a message may have": {with(many...), "at most 500"},
-		"an export without a time":     {exports(func(x *ententev1.ServiceExport) { x.Created = nil }), "created"},
+		"an export without a time":     {exports(func(x *ententev1.ServiceExport) { x.CreateTime = nil }), "create_time"},
 		"a malformed label":            {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a b": "c"} }), "label"},
 		"a malformed value of a label": {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a": "b\n"} }), "label"},
 		"annotations without end":      {exports(func(x *ententev1.ServiceExport) { x.Annotations = map[string]string{"a": strings.Repeat("x", 5000)} }), "4096 bytes"},
@@ -214,7 +214,7 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		m := with()
 		m.Complete = false
 		for j := range 500 {
-			m.Set = append(m.Set, &ententev1.ServiceEndpoint{Address: []byte{10, byte(i), byte(j >> 8), byte(j)}})
+			m.UpdatedEndpoints = append(m.UpdatedEndpoints, &ententev1.ServiceEndpoint{Address: []byte{10, byte(i), byte(j >> 8), byte(j)}})
 		}
 		_, _, err = reader.Read(m)
 	}

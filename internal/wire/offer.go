@@ -27,7 +27,7 @@ func OfferTo(o peering.Offer, sent *peering.Offer) *ententev1.WatchOfferResponse
 		m.Offer.Resources = ResourcesTo(o.Resources)
 	}
 	if sent != nil && peering.SameServices(o.Services, sent.Services) {
-		m.SameServices = true
+		m.ServicesUnchanged = true
 	} else {
 		m.Offer.Services = servicesTo(o.Services)
 	}
@@ -45,7 +45,7 @@ func OfferFrom(m *ententev1.WatchOfferResponse, last peering.Offer) (peering.Off
 		return peering.Offer{}, err
 	}
 	o.Services = last.Services
-	if !m.GetSameServices() {
+	if !m.GetServicesUnchanged() {
 		if o.Services, err = servicesFrom("offer.services", m.GetOffer().GetServices()); err != nil {
 			return peering.Offer{}, err
 		}

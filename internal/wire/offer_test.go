@@ -95,7 +95,7 @@ func TestOffersCrossUnchanged(t *testing.T) {
 			next.Services = sent.Services
 		}
 		m := OfferTo(next, sent)
-		if m.GetSameServices() {
+		if m.GetServicesUnchanged() {
 			same++
 			if len(m.GetOffer().GetServices()) > 0 {
 				t.Fatalf("services that did not change are sent: %v", m)
@@ -164,7 +164,7 @@ func TestServicesAreBounded(t *testing.T) {
 func TestOffersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]refusedOffer{
-		"no offer":          {m: &ententev1.WatchOfferResponse{SameServices: true}, field: "offer"},
+		"no offer":          {m: &ententev1.WatchOfferResponse{ServicesUnchanged: true}, field: "offer"},
 		"a negative amount": {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "-1"}}}}, field: "offer.resources"},
 		"more resources than there can be": {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{
 			Resources: &ententev1.ResourceList{Amounts: many2(65)},

@@ -133,14 +133,14 @@ func OpenTo(contract string) *ententev1.SyncRequest {
 	}}
 }
 
-// QuestionTo writes a question.
-func QuestionTo(number uint64) *ententev1.SyncResponse {
-	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Question_{Question: &ententev1.SyncResponse_Question{Number: number}}}
+// PingTo writes a ping.
+func PingTo(number uint64) *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ping_{Ping: &ententev1.SyncResponse_Ping{Number: number}}}
 }
 
-// AnswerTo writes the answer to a question.
-func AnswerTo(number uint64) *ententev1.SyncRequest {
-	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Answer_{Answer: &ententev1.SyncRequest_Answer{Number: number}}}
+// PongTo writes the response to a ping.
+func PongTo(number uint64) *ententev1.SyncRequest {
+	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Pong_{Pong: &ententev1.SyncRequest_Pong{Number: number}}}
 }
 
 // ContractIDFrom reads the ID of a contract.
@@ -202,13 +202,13 @@ func DeleteFrom(m *ententev1.SyncRequest_Delete) (peering.ObjectRef, *int64, err
 
 // HeldTo writes an object that exists at the provider.
 func HeldTo(h peering.Held) *ententev1.SyncResponse {
-	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Held_{Held: &ententev1.SyncResponse_Held{
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Existing_{Existing: &ententev1.SyncResponse_Existing{
 		Ref: ObjectRefTo(h.Ref), Hash: h.Hash[:],
 	}}}
 }
 
 // HeldFrom reads an object that exists at the provider.
-func HeldFrom(m *ententev1.SyncResponse_Held) (peering.Held, error) {
+func HeldFrom(m *ententev1.SyncResponse_Existing) (peering.Held, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {
 		return peering.Held{}, err

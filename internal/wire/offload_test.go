@@ -85,7 +85,7 @@ func TestAProvidersStatusCrossesUnchanged(t *testing.T) {
 		word := rapid.StringMatching(`[a-z0-9]{1,20}`)
 		ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: word.Draw(t, "ns"), Name: word.Draw(t, "name"), UID: word.Draw(t, "uid")}
 		held := peering.Held{Ref: ref, Hash: peering.Object{Ref: ref, JSON: []byte(word.Draw(t, "json"))}.Hash()}
-		gotHeld, err := HeldFrom(HeldTo(held).GetHeld())
+		gotHeld, err := HeldFrom(HeldTo(held).GetExisting())
 		if err != nil || gotHeld != held {
 			t.Fatalf("held: %v, %v", gotHeld, err)
 		}
@@ -186,8 +186,8 @@ func FuzzSyncResponse(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		if h, err := HeldFrom(m.GetHeld()); err == nil {
-			if again, err := HeldFrom(HeldTo(h).GetHeld()); err != nil || again != h {
+		if h, err := HeldFrom(m.GetExisting()); err == nil {
+			if again, err := HeldFrom(HeldTo(h).GetExisting()); err != nil || again != h {
 				t.Fatalf("held: %v", err)
 			}
 		}

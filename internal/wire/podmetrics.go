@@ -14,7 +14,7 @@ import (
 // PodMetricsTo writes what the pods of a contract use, in at least one message. It leaves out
 // what exceeds the limits of the other side.
 func PodMetricsTo(m peering.ContractMetrics) []*ententev1.PodMetricsResponse {
-	out := []*ententev1.PodMetricsResponse{{AnswerTime: timestamppb.New(m.Time)}}
+	out := []*ententev1.PodMetricsResponse{{SendTime: timestamppb.New(m.Time)}}
 	parts := 0
 	for _, pod := range m.Pods[:min(len(m.Pods), MaxMetricsPods)] {
 		p := &ententev1.PodMetricsResponse_Pod{Uid: pod.UID, Time: timestamppb.New(pod.Time), Window: durationpb.New(pod.Window)}
@@ -40,14 +40,14 @@ func PodMetricsTo(m peering.ContractMetrics) []*ententev1.PodMetricsResponse {
 // PodMetricsFrom adds the metrics of a message to m. It checks each value by itself; the caller
 // has to check that the pods exist and that the metrics are recent.
 func PodMetricsFrom(m *peering.ContractMetrics, in *ententev1.PodMetricsResponse) error {
-	if in.GetAnswerTime() != nil {
-		if err := in.GetAnswerTime().CheckValid(); err != nil {
-			return invalid("answer_time", "%v", err)
+	if in.GetSendTime() != nil {
+		if err := in.GetSendTime().CheckValid(); err != nil {
+			return invalid("send_time", "%v", err)
 		}
-		m.Time = in.GetAnswerTime().AsTime()
+		m.Time = in.GetSendTime().AsTime()
 	}
 	if m.Time.IsZero() {
-		return invalid("answer_time", "is required in the first message")
+		return invalid("send_time", "is required in the first message")
 	}
 	if len(m.Pods)+len(in.GetPods()) > MaxMetricsPods {
 		return invalid("pods", "want at most %d in all", MaxMetricsPods)

@@ -88,8 +88,8 @@ func TestPodMetricsBeyondLimitsAreLeftOut(t *testing.T) {
 func TestInvalidPodMetricsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*ententev1.PodMetricsResponse){
-		"no time of the answer":     func(m *ententev1.PodMetricsResponse) { m.AnswerTime = nil },
-		"a time that there is not":  func(m *ententev1.PodMetricsResponse) { m.AnswerTime = &timestamppb.Timestamp{Nanos: -1} },
+		"no time of the answer":     func(m *ententev1.PodMetricsResponse) { m.SendTime = nil },
+		"a time that there is not":  func(m *ententev1.PodMetricsResponse) { m.SendTime = &timestamppb.Timestamp{Nanos: -1} },
 		"a pod without UID":         func(m *ententev1.PodMetricsResponse) { m.Pods[0].Uid = "" },
 		"a UID with a line break":   func(m *ententev1.PodMetricsResponse) { m.Pods[0].Uid = "a\nb" },
 		"a pod without time":        func(m *ententev1.PodMetricsResponse) { m.Pods[0].Time = nil },

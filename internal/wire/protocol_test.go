@@ -59,7 +59,7 @@ func TestUnknownValuesAreRefusedWithAReason(t *testing.T) {
 	}
 	// A field that an older one does not send is not an error.
 	silent := AdvertisementTo(fullAdvertisement(t))
-	silent.Hourly = nil
+	silent.HourlyPrice = nil
 	if _, err := AdvertisementFrom(silent, false); err != nil {
 		t.Error(err)
 	}

@@ -188,7 +188,7 @@ func AdvertisementTo(a peering.Advertisement) *ententev1.Advertisement {
 		m.PreviousHash = a.PreviousHash[:]
 	}
 	if hourly, err := g.Price.Hourly(g.Resources); err == nil {
-		m.Hourly = MoneyTo(hourly)
+		m.HourlyPrice = MoneyTo(hourly)
 	}
 	return m
 }
@@ -256,7 +256,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	keep(&err, &g.Price)(PriceListFrom("advertisement.price", m.GetPrice()))
 	keep(&err, &g.LimitRange)(limitRangeFrom("advertisement.limit_range", m.GetLimitRange()))
 	if err == nil {
-		err = checkHourly(g, m.GetHourly())
+		err = checkHourly(g, m.GetHourlyPrice())
 	}
 	return read(g, err)
 }
@@ -283,7 +283,7 @@ func oneOf[T ~string](field string, s T, known ...T) (T, error) {
 // checkHourly refuses a sum that does not follow from prices and amounts, since the prices are
 // what is signed. A missing sum is accepted.
 func checkHourly(g peering.Grant, m *ententev1.Money) error {
-	sum, err := MoneyFrom("advertisement.hourly", m)
+	sum, err := MoneyFrom("advertisement.hourly_price", m)
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 		return invalid("advertisement.price", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	if m != nil && sum != hourly {
-		return invalid("advertisement.hourly", "is %s, and the prices give %s", sum, hourly)
+		return invalid("advertisement.hourly_price", "is %s, and the prices give %s", sum, hourly)
 	}
 	return nil
 }

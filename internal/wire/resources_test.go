@@ -118,7 +118,7 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 			t.Errorf("a preview is read as %+v, %v", got, err)
 		}
 	}
-	if got := AdvertisementTo(fullAdvertisement(t)).GetHourly(); got.GetCurrency() != "EUR" || got.GetAmount() != "0.0695" {
+	if got := AdvertisementTo(fullAdvertisement(t)).GetHourlyPrice(); got.GetCurrency() != "EUR" || got.GetAmount() != "0.0695" {
 		t.Errorf("1.5 cores at 0.025 and 8 GiB at 0.004 are %v an hour", got)
 	}
 }
@@ -252,8 +252,8 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one whose cost is out of range": {func(m *ententev1.Advertisement) {
 			m.Price.PerHour["cpu"], m.Resources.Amounts["cpu"] = "999999999", "999999999"
 		}, "advertisement.price"},
-		"one with a lower sum":                  {func(m *ententev1.Advertisement) { m.Hourly.Amount = "0.01" }, "advertisement.hourly"},
-		"one with the sum in another currency":  {func(m *ententev1.Advertisement) { m.Hourly.Currency = "JPY" }, "advertisement.hourly"},
+		"one with a lower sum":                  {func(m *ententev1.Advertisement) { m.HourlyPrice.Amount = "0.01" }, "advertisement.hourly_price"},
+		"one with the sum in another currency":  {func(m *ententev1.Advertisement) { m.HourlyPrice.Currency = "JPY" }, "advertisement.hourly_price"},
 		"one whose notice is below zero":        {func(m *ententev1.Advertisement) { m.Notice = durationpb.New(-time.Hour) }, "advertisement.notice"},
 		"one whose period is not whole seconds": {func(m *ententev1.Advertisement) { m.StatementPeriod = durationpb.New(time.Second + 1) }, "advertisement.statement_period"},
 		"one of a pool that draws":              {func(m *ententev1.Advertisement) { m.Pool = "a\x1b[2J" }, "advertisement.pool"},

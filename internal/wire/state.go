@@ -13,14 +13,14 @@ import (
 // StateTo writes a state.
 func StateTo(s peering.PeerState) *ententev1.PeerState {
 	m := &ententev1.PeerState{
-		Sequence:     s.Sequence,
-		SentAt:       writeTime(s.SentAt),
-		Protocol:     s.Protocol,
-		Capabilities: s.Capabilities,
-		Endpoints:    s.Endpoints,
-		EchoSequence: s.EchoSequence,
-		Lending:      crosses(offerings(), s.Offering),
-		Patience:     writeDuration(s.Patience),
+		Sequence:         s.Sequence,
+		SendTime:         writeTime(s.SendTime),
+		Protocol:         s.Protocol,
+		Capabilities:     s.Capabilities,
+		Endpoints:        s.Endpoints,
+		EchoSequence:     s.EchoSequence,
+		Offering:         crosses(offerings(), s.Offering),
+		HeartbeatTimeout: writeDuration(s.HeartbeatTimeout),
 	}
 	if s.BundleHash != (peering.Hash{}) {
 		m.BundleHash = s.BundleHash[:]
@@ -31,7 +31,7 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 	for _, c := range s.Contracts {
 		m.Contracts = append(m.Contracts, &ententev1.ContractState{
 			ContractId: c.ID, Revision: c.Revision, Phase: phaseTo(c.Phase), Message: peering.Text(c.Message, peering.MaxMessageLen),
-			DrainUntil: writeTime(c.DrainUntil), Statement: c.Statement,
+			DrainUntil: writeTime(c.DrainUntil), StatementSequence: c.Statement,
 		})
 	}
 	return m
@@ -39,9 +39,9 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 
 // offerings and phases map values of the wire to those of peering. Other values are read as
 // unspecified.
-func offerings() map[ententev1.PeerState_Lending]peering.Offering {
-	return map[ententev1.PeerState_Lending]peering.Offering{
-		ententev1.PeerState_LENDING_NOTHING: peering.OfferingNothing, ententev1.PeerState_LENDING_SOMETHING: peering.OfferingSomething,
+func offerings() map[ententev1.PeerState_Offering]peering.Offering {
+	return map[ententev1.PeerState_Offering]peering.Offering{
+		ententev1.PeerState_OFFERING_NOTHING: peering.OfferingNothing, ententev1.PeerState_OFFERING_SOMETHING: peering.OfferingSomething,
 	}
 }
 
@@ -57,9 +57,9 @@ func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 	if m == nil {
 		return peering.PeerState{}, invalid("state", "want a state")
 	}
-	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Offering: offerings()[m.GetLending()]}
+	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Offering: offerings()[m.GetOffering()]}
 	var err error
-	keep(&err, &s.SentAt)(readTime("state.sent_at", m.GetSentAt()))
+	keep(&err, &s.SendTime)(readTime("state.send_time", m.GetSendTime()))
 	keep(&err, &s.Capabilities)(readAll("state.capabilities", m.GetCapabilities(), peering.MaxCapabilities, func(field, c string) (string, error) {
 		return cleanString(field, c, peering.MaxCapabilityLen)
 	}))
@@ -71,8 +71,8 @@ func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 		keep(&err, &s.Network)(networkFrom(m.GetNetwork()))
 	}
 	// An invalid one is ignored: every peer can use the default.
-	if p := m.GetPatience(); p.IsValid() {
-		s.Patience = max(p.AsDuration(), 0)
+	if p := m.GetHeartbeatTimeout(); p.IsValid() {
+		s.HeartbeatTimeout = max(p.AsDuration(), 0)
 	}
 	seen := make(map[string]bool, len(m.GetContracts()))
 	keep(&err, &s.Contracts)(readAll("state.contracts", m.GetContracts(), peering.MaxContracts, func(field string, c *ententev1.ContractState) (peering.ContractState, error) {
@@ -90,13 +90,13 @@ func contractStateFrom(field string, m *ententev1.ContractState) (peering.Contra
 		return peering.ContractState{}, invalid(field+".contract_id", "%s", err)
 	}
 	// Both are kept as signed numbers that every JSON reader has to take.
-	if m.GetRevision() > peering.MaxRevision || m.GetStatement() > peering.MaxRevision {
+	if m.GetRevision() > peering.MaxRevision || m.GetStatementSequence() > peering.MaxRevision {
 		return peering.ContractState{}, invalid(field, "want a revision and a statement of at most %d", uint64(peering.MaxRevision))
 	}
 	until, err := readTime(field+".drain_until", m.GetDrainUntil())
 	return peering.ContractState{
 		ID: m.GetContractId(), Revision: m.GetRevision(), Phase: phaseFrom(m.GetPhase()),
-		Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), DrainUntil: until, Statement: m.GetStatement(),
+		Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), DrainUntil: until, Statement: m.GetStatementSequence(),
 	}, err
 }
 
@@ -118,25 +118,25 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	for _, a := range n.Aliases {
 		m.Aliases = append(m.Aliases, &ententev1.Alias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}
-	m.Addresses4, m.Addresses6 = addressesTo(n.Addresses)
+	m.Ipv4Addresses, m.Ipv6Addresses = addressesTo(n.Addresses)
 	for _, t := range n.Transit {
 		third := &ententev1.TransitAddresses{ClusterId: string(t.Cluster)}
-		third.Addresses4, third.Addresses6 = addressesTo(t.Addresses)
+		third.Ipv4Addresses, third.Ipv6Addresses = addressesTo(t.Addresses)
 		m.Transit = append(m.Transit, third)
 	}
 	for _, id := range n.Through {
 		m.Through = append(m.Through, string(id))
 	}
 	for _, b := range n.Blocks {
-		m.Blocks = append(m.Blocks, blockTo(b))
+		m.AliasBlocks = append(m.AliasBlocks, blockTo(b))
 	}
-	if !n.PresharedHalf.IsZero() {
-		m.PresharedHalf = n.PresharedHalf[:]
+	if !n.PresharedKeyShare.IsZero() {
+		m.PresharedKeyShare = n.PresharedKeyShare[:]
 	}
 	if r := n.Rotation; r != nil {
-		m.Rotation = &ententev1.KeyRotation{Number: r.Number, Held: r.Held, Used: r.Used}
-		if !r.NextHalf.IsZero() {
-			m.Rotation.NextHalf = r.NextHalf[:]
+		m.Rotation = &ententev1.KeyRotation{Number: r.Number, NewestInstalled: r.NewestInstalled, OldestInUse: r.OldestInUse}
+		if !r.NextKeyShare.IsZero() {
+			m.Rotation.NextKeyShare = r.NextKeyShare[:]
 		}
 	}
 	return m
@@ -155,13 +155,13 @@ func addressesTo(list []netip.Addr) (four, six []byte) {
 
 func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 	overlay := g.Overlay.As16()
-	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:], Observed: Texts(g.Observed)}
+	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, OverlayAddress: overlay[:], ObservedEndpoints: Texts(g.Observed)}
 	if g.NextPublicKey != [32]byte{} {
 		m.NextPublicKey = g.NextPublicKey[:]
 	}
-	m.Pods = Texts(g.Pods)
+	m.PodPrefixes = Texts(g.Pods)
 	for _, a := range g.Sources {
-		m.Sources = append(m.Sources, a.AsSlice())
+		m.ProbeAddresses = append(m.ProbeAddresses, a.AsSlice())
 	}
 	return m
 }
@@ -188,7 +188,7 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	if err == nil {
 		err = checkTransit(n)
 	}
-	keep(&err, &n.Blocks)(readAll("state.network.blocks", m.GetBlocks(), peering.MaxBlocks, blockFrom))
+	keep(&err, &n.Blocks)(readAll("state.network.alias_blocks", m.GetAliasBlocks(), peering.MaxBlocks, blockFrom))
 	if err == nil {
 		err = checkBlocks(n.Blocks)
 	}
@@ -206,34 +206,34 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 			n.ReceiverAddress = a
 		}
 	}
-	keep(&err, &n.PresharedHalf)(halfFrom("state.network.preshared_half", m.GetPresharedHalf()))
+	keep(&err, &n.PresharedKeyShare)(keyShareFrom("state.network.preshared_key_share", m.GetPresharedKeyShare()))
 	if m.GetRotation() != nil {
 		keep(&err, &n.Rotation)(rotationFrom(m.GetRotation()))
 	}
 	return read(n, err)
 }
 
-// halfFrom reads a half of a preshared key, which may be missing.
-func halfFrom(field string, b []byte) (h peering.PresharedHalf, err error) {
+// keyShareFrom reads a share of a preshared key, which may be missing.
+func keyShareFrom(field string, b []byte) (h peering.PresharedKeyShare, err error) {
 	if len(b) == 0 {
 		return h, nil
 	}
 	if len(b) != len(h) {
 		return h, invalid(field, "want %d bytes or none", len(h))
 	}
-	if h = peering.PresharedHalf(b); h.IsZero() {
+	if h = peering.PresharedKeyShare(b); h.IsZero() {
 		return h, invalid(field, "want random bytes")
 	}
 	return h, nil
 }
 
 func rotationFrom(m *ententev1.KeyRotation) (*peering.KeyRotation, error) {
-	r := &peering.KeyRotation{Number: m.GetNumber(), Held: m.GetHeld(), Used: m.GetUsed()}
-	if max(r.Number, r.Held, r.Used) > peering.MaxRevision {
+	r := &peering.KeyRotation{Number: m.GetNumber(), NewestInstalled: m.GetNewestInstalled(), OldestInUse: m.GetOldestInUse()}
+	if max(r.Number, r.NewestInstalled, r.OldestInUse) > peering.MaxRevision {
 		return nil, invalid("state.network.rotation", "want numbers of at most %d", uint64(peering.MaxRevision))
 	}
 	var err error
-	r.NextHalf, err = halfFrom("state.network.rotation.next_half", m.GetNextHalf())
+	r.NextKeyShare, err = keyShareFrom("state.network.rotation.next_key_share", m.GetNextKeyShare())
 	return r, err
 }
 
@@ -256,23 +256,23 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 	if g.Endpoints, err = checkEndpoints(field+".endpoints", m.GetEndpoints()); err != nil {
 		return peering.Gateway{}, err
 	}
-	overlay, ok := netip.AddrFromSlice(m.GetOverlay())
+	overlay, ok := netip.AddrFromSlice(m.GetOverlayAddress())
 	// Overlay addresses are in fc00::/7 (RFC 4193): a peer must not name an address that is in use
 	// elsewhere.
 	if !ok || !overlay.Is6() || !overlay.IsPrivate() {
-		return peering.Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
+		return peering.Gateway{}, invalid(field+".overlay_address", "want an IPv6 unique local address")
 	}
 	g.Overlay = overlay
-	if g.Pods, err = readAll(field+".pods", m.GetPods(), peering.MaxNodePods, parsePrefix); err != nil {
+	if g.Pods, err = readAll(field+".pod_prefixes", m.GetPodPrefixes(), peering.MaxNodePods, parsePrefix); err != nil {
 		return peering.Gateway{}, err
 	}
-	if g.Sources, err = readAll(field+".sources", m.GetSources(), peering.MaxSources, sourceFrom); err != nil {
+	if g.Sources, err = readAll(field+".probe_addresses", m.GetProbeAddresses(), peering.MaxSources, sourceFrom); err != nil {
 		return peering.Gateway{}, err
 	}
 	if len(g.Sources) == peering.MaxSources && g.Sources[0].Is4() == g.Sources[1].Is4() {
-		return peering.Gateway{}, invalid(field+".sources", "want one of each family at most")
+		return peering.Gateway{}, invalid(field+".probe_addresses", "want one of each family at most")
 	}
-	if g.Observed, err = readAll(field+".observed", m.GetObserved(), peering.MaxObserved, observedFrom); err != nil {
+	if g.Observed, err = readAll(field+".observed_endpoints", m.GetObservedEndpoints(), peering.MaxObserved, observedFrom); err != nil {
 		return peering.Gateway{}, err
 	}
 	g.Observed = slices.DeleteFunc(g.Observed, func(e netip.AddrPort) bool { return !peering.Observable(e.Addr()) })
@@ -375,8 +375,8 @@ func checkTransit(n *peering.Network) error {
 
 // addressesFrom reads addresses that a peer names one by one.
 func addressesFrom(field string, m interface {
-	GetAddresses4() []byte
-	GetAddresses6() []byte
+	GetIpv4Addresses() []byte
+	GetIpv6Addresses() []byte
 },
 ) ([]netip.Addr, error) {
 	var out []netip.Addr
@@ -384,7 +384,7 @@ func addressesFrom(field string, m interface {
 		field string
 		bytes []byte
 		size  int
-	}{{field + ".addresses4", m.GetAddresses4(), 4}, {field + ".addresses6", m.GetAddresses6(), 16}} {
+	}{{field + ".ipv4_addresses", m.GetIpv4Addresses(), 4}, {field + ".ipv6_addresses", m.GetIpv6Addresses(), 16}} {
 		if len(list.bytes)%list.size != 0 || len(out)+len(list.bytes)/list.size > peering.MaxAddresses {
 			return nil, invalid(list.field, "want %d bytes for each address, and at most %d addresses in all", list.size, peering.MaxAddresses)
 		}
@@ -429,13 +429,13 @@ func checkBlocks(blocks []peering.AliasBlock) error {
 	for i, b := range blocks {
 		for _, a := range b.Addresses {
 			if a.IsValid() && seen[a] {
-				return invalid(index("state.network.blocks", i)+".addresses", "want each address once")
+				return invalid(index("state.network.alias_blocks", i)+".addresses", "want each address once")
 			}
 			seen[a] = true
 		}
 	}
 	if delete(seen, netip.Addr{}); len(seen) > peering.MaxAddresses {
-		return invalid("state.network.blocks", "want at most %d addresses in all", peering.MaxAddresses)
+		return invalid("state.network.alias_blocks", "want at most %d addresses in all", peering.MaxAddresses)
 	}
 	return nil
 }

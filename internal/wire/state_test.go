@@ -44,7 +44,7 @@ func TestContractStatesThatAreRefused(t *testing.T) {
 		"a hash of 33 bytes":             {func(s *ententev1.PeerState) { s.BundleHash = bytes.Repeat([]byte{1}, 33) }, "state.bundle_hash"},
 		"an end that no calendar has":    {func(s *ententev1.PeerState) { s.Contracts[0].DrainUntil = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.contracts[0].drain_until"},
 		"a revision beyond all numbers":  {func(s *ententev1.PeerState) { s.Contracts[1].Revision = peering.MaxRevision + 1 }, "state.contracts[1]"},
-		"a statement beyond all numbers": {func(s *ententev1.PeerState) { s.Contracts[1].Statement = 1 << 63 }, "state.contracts[1]"},
+		"a statement beyond all numbers": {func(s *ententev1.PeerState) { s.Contracts[1].StatementSequence = 1 << 63 }, "state.contracts[1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := StateTo(endingState())
@@ -62,9 +62,9 @@ func TestAnInvalidPatienceIsIgnored(t *testing.T) {
 	for name, d := range map[string]*durationpb.Duration{
 		"unset": nil, "below zero": {Seconds: -1}, "signs that differ": {Seconds: 1, Nanos: -1}, "beyond all time": {Seconds: 1 << 62},
 	} {
-		s, err := StateFrom(&ententev1.PeerState{Patience: d})
-		if err != nil || s.Patience != 0 {
-			t.Errorf("%s: %s, %v", name, s.Patience, err)
+		s, err := StateFrom(&ententev1.PeerState{HeartbeatTimeout: d})
+		if err != nil || s.HeartbeatTimeout != 0 {
+			t.Errorf("%s: %s, %v", name, s.HeartbeatTimeout, err)
 		}
 	}
 }

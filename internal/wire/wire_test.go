@@ -27,7 +27,7 @@ import (
 
 func fullState() peering.PeerState {
 	return peering.PeerState{
-		Sequence: 7, SentAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Protocol: 1,
+		Sequence: 7, SendTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Protocol: 1,
 		Capabilities: []string{"exec", "usage.v2"},
 		Endpoints:    []string{"peer.example:7443", "[2001:db8::1]:30743"},
 		Network: &peering.Network{
@@ -48,15 +48,15 @@ func fullState() peering.PeerState {
 				{Alias: netip.MustParsePrefix("fdd7:585b:e300::/128"), Addresses: []netip.Addr{netip.MustParseAddr("fd12::9")}},
 			},
 			Transit: []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("c", 32)), Addresses: []netip.Addr{netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("fdd7::1")}}},
-			Through: []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))}, PresharedHalf: peering.PresharedHalf{9},
-			Rotation:        &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
+			Through: []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))}, PresharedKeyShare: peering.PresharedKeyShare{9},
+			Rotation:        &peering.KeyRotation{Number: 7, NextKeyShare: peering.PresharedKeyShare{8}, NewestInstalled: 8, OldestInUse: 6},
 			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
 			ReceiverAddress: netip.MustParseAddr("198.51.100.3"),
 		},
-		Offering:     peering.OfferingSomething,
-		Contracts:    []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
-		EchoSequence: 6,
-		Patience:     3 * time.Minute,
+		Offering:         peering.OfferingSomething,
+		Contracts:        []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
+		EchoSequence:     6,
+		HeartbeatTimeout: 3 * time.Minute,
 	}
 }
 
@@ -98,78 +98,82 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"an alias of another family":                 {func(s *ententev1.PeerState) { s.Network.Aliases[0].Alias = "fd00::/16" }, "state.network.aliases[0].alias"},
 		"a public key of 31 bytes":                   {func(s *ententev1.PeerState) { s.Network.Gateways[0].PublicKey = make([]byte, 31) }, "state.network.gateways[0].public_key"},
 		"an overlay address that everybody can reach": {func(s *ententev1.PeerState) {
-			s.Network.Gateways[0].Overlay = netip.MustParseAddr("2001:db8::1").AsSlice()
-		}, "state.network.gateways[0].overlay"},
-		"a malformed address to probe": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1, 1}} }, "state.network.gateways[0].sources[0]"},
+			s.Network.Gateways[0].OverlayAddress = netip.MustParseAddr("2001:db8::1").AsSlice()
+		}, "state.network.gateways[0].overlay_address"},
+		"a malformed address to probe": {func(s *ententev1.PeerState) { s.Network.Gateways[0].ProbeAddresses = [][]byte{{10, 0, 0, 1, 1}} }, "state.network.gateways[0].probe_addresses[0]"},
 		"two addresses to probe of one family": {func(s *ententev1.PeerState) {
-			s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}}
-		}, "state.network.gateways[0].sources"},
+			s.Network.Gateways[0].ProbeAddresses = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}}
+		}, "state.network.gateways[0].probe_addresses"},
 		"three addresses to probe": {func(s *ententev1.PeerState) {
-			s.Network.Nodes[0].Sources = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}, {10, 0, 0, 3}}
-		}, "state.network.nodes[0].sources"},
-		"an overlay address that is IPv4": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Overlay = []byte{10, 0, 0, 1} }, "state.network.gateways[0].overlay"},
+			s.Network.Nodes[0].ProbeAddresses = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}, {10, 0, 0, 3}}
+		}, "state.network.nodes[0].probe_addresses"},
+		"an overlay address that is IPv4": {func(s *ententev1.PeerState) { s.Network.Gateways[0].OverlayAddress = []byte{10, 0, 0, 1} }, "state.network.gateways[0].overlay_address"},
 		"more nodes than a peer may have": {func(s *ententev1.PeerState) {
 			for len(s.Network.Nodes) <= peering.MaxNodes {
 				s.Network.Nodes = append(s.Network.Nodes, s.Network.Nodes[0])
 			}
 		}, "state.network.nodes"},
 		"more prefixes of pods than a node may have": {func(s *ententev1.PeerState) {
-			s.Network.Nodes[0].Pods = slices.Repeat([]string{"10.200.2.0/24"}, peering.MaxNodePods+1)
-		}, "state.network.nodes[0].pods"},
-		"pods in a prefix with bits beyond its length": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Pods[0] = "10.200.1.1/24" }, "state.network.gateways[0].pods[0]"},
-		"half of a preshared half":                     {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 16) }, "state.network.preshared_half"},
-		"a preshared half of zeros":                    {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 32) }, "state.network.preshared_half"},
+			s.Network.Nodes[0].PodPrefixes = slices.Repeat([]string{"10.200.2.0/24"}, peering.MaxNodePods+1)
+		}, "state.network.nodes[0].pod_prefixes"},
+		"pods in a prefix with bits beyond its length": {func(s *ententev1.PeerState) { s.Network.Gateways[0].PodPrefixes[0] = "10.200.1.1/24" }, "state.network.gateways[0].pod_prefixes[0]"},
+		"half of a preshared key share":                {func(s *ententev1.PeerState) { s.Network.PresharedKeyShare = make([]byte, 16) }, "state.network.preshared_key_share"},
+		"a preshared key share of zeros":               {func(s *ententev1.PeerState) { s.Network.PresharedKeyShare = make([]byte, 32) }, "state.network.preshared_key_share"},
 		"a contract ID with a slash":                   {func(s *ententev1.PeerState) { s.Contracts[0].ContractId = "../x" }, "state.contracts[0].contract_id"},
 		"two words on one contract":                    {func(s *ententev1.PeerState) { s.Contracts = append(s.Contracts, s.Contracts[0]) }, "state.contracts[1].contract_id"},
-		"a time that no calendar has":                  {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
+		"a time that no calendar has":                  {func(s *ententev1.PeerState) { s.SendTime = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.send_time"},
 		"half of a next key": {func(s *ententev1.PeerState) {
 			s.Network.Gateways[0].NextPublicKey = make([]byte, 16)
 		}, "state.network.gateways[0].next_public_key"},
 		"a short next half": {func(s *ententev1.PeerState) {
-			s.Network.Rotation = &ententev1.KeyRotation{NextHalf: make([]byte, 31)}
-		}, "state.network.rotation.next_half"},
+			s.Network.Rotation = &ententev1.KeyRotation{NextKeyShare: make([]byte, 31)}
+		}, "state.network.rotation.next_key_share"},
 		"a key without a next one": {func(s *ententev1.PeerState) {
 			s.Network.Rotation = &ententev1.KeyRotation{Number: 1 << 53}
 		}, "state.network.rotation"},
-		"half an address":               {func(s *ententev1.PeerState) { s.Network.Addresses4 = make([]byte, 6) }, "state.network.addresses4"},
-		"addresses that descend":        {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.addresses4"},
+		"half an address":               {func(s *ententev1.PeerState) { s.Network.Ipv4Addresses = make([]byte, 6) }, "state.network.ipv4_addresses"},
+		"addresses that descend":        {func(s *ententev1.PeerState) { s.Network.Ipv4Addresses = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.ipv4_addresses"},
 		"a third cluster without an ID": {func(s *ententev1.PeerState) { s.Network.Transit[0].ClusterId = "" }, "state.network.transit[0].cluster_id"},
 		"a third cluster twice": {func(s *ententev1.PeerState) {
 			s.Network.Transit = append(s.Network.Transit, &ententev1.TransitAddresses{ClusterId: strings.Repeat("c", 32)})
 		}, "state.network.transit[1].cluster_id"},
-		"an address of two clusters": {func(s *ententev1.PeerState) { s.Network.Transit[0].Addresses4 = []byte{10, 200, 3, 7} }, "state.network.transit[0].addresses"},
-		"half an address of a third": {func(s *ententev1.PeerState) { s.Network.Transit[0].Addresses6 = make([]byte, 9) }, "state.network.transit[0].addresses6"},
+		"an address of two clusters": {func(s *ententev1.PeerState) { s.Network.Transit[0].Ipv4Addresses = []byte{10, 200, 3, 7} }, "state.network.transit[0].addresses"},
+		"half an address of a third": {func(s *ententev1.PeerState) { s.Network.Transit[0].Ipv6Addresses = make([]byte, 9) }, "state.network.transit[0].ipv6_addresses"},
 		"too many of third clusters": {func(s *ententev1.PeerState) {
-			s.Network.Transit[0].Addresses4, s.Network.Transit[0].Addresses6 = ascending(4096), nil
+			s.Network.Transit[0].Ipv4Addresses, s.Network.Transit[0].Ipv6Addresses = ascending(4096), nil
 		}, "state.network.transit"},
-		"many third clusters":             {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
-		"through a malformed cluster ID":  {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
-		"through too many":                {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
-		"an address twice":                {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.addresses4"},
-		"an IPv4 address dressed as IPv6": {func(s *ententev1.PeerState) { s.Network.Addresses6 = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.addresses6"},
+		"many third clusters":            {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
+		"through a malformed cluster ID": {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
+		"through too many":               {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
+		"an address twice":               {func(s *ententev1.PeerState) { s.Network.Ipv4Addresses = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.ipv4_addresses"},
+		"an IPv4 address dressed as IPv6": {func(s *ententev1.PeerState) {
+			s.Network.Ipv6Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
+		}, "state.network.ipv6_addresses"},
 		"more addresses than a peer may name, of both families together": {func(s *ententev1.PeerState) {
-			s.Network.Addresses4, s.Network.Addresses6 = nil, nil
+			s.Network.Ipv4Addresses, s.Network.Ipv6Addresses = nil, nil
 			for i := range peering.MaxAddresses/2 + 1 {
-				s.Network.Addresses4 = append(s.Network.Addresses4, 10, 0, byte(i>>8), byte(i))
-				s.Network.Addresses6 = append(s.Network.Addresses6, append([]byte{0xfd, 13: 0, 14: byte(i >> 8)}, byte(i))...)
+				s.Network.Ipv4Addresses = append(s.Network.Ipv4Addresses, 10, 0, byte(i>>8), byte(i))
+				s.Network.Ipv6Addresses = append(s.Network.Ipv6Addresses, append([]byte{0xfd, 13: 0, 14: byte(i >> 8)}, byte(i))...)
 			}
-		}, "state.network.addresses6"},
+		}, "state.network.ipv6_addresses"},
 		"a block of more aliases than it may have": {func(s *ententev1.PeerState) {
-			s.Network.Blocks[0].Alias, s.Network.Blocks[0].Addresses = "198.18.0.0/25", make([]byte, 512)
-		}, "state.network.blocks[0].addresses"},
-		"a block with fewer addresses than aliases": {func(s *ententev1.PeerState) { s.Network.Blocks[0].Addresses = make([]byte, 12) }, "state.network.blocks[0].addresses"},
-		"a block with bits beyond its length":       {func(s *ententev1.PeerState) { s.Network.Blocks[0].Alias = "198.18.0.5/30" }, "state.network.blocks[0].alias"},
-		"an address with two aliases":               {func(s *ententev1.PeerState) { s.Network.Blocks = append(s.Network.Blocks, s.Network.Blocks[0]) }, "state.network.blocks[2].addresses"},
+			s.Network.AliasBlocks[0].Alias, s.Network.AliasBlocks[0].Addresses = "198.18.0.0/25", make([]byte, 512)
+		}, "state.network.alias_blocks[0].addresses"},
+		"a block with fewer addresses than aliases": {func(s *ententev1.PeerState) { s.Network.AliasBlocks[0].Addresses = make([]byte, 12) }, "state.network.alias_blocks[0].addresses"},
+		"a block with bits beyond its length":       {func(s *ententev1.PeerState) { s.Network.AliasBlocks[0].Alias = "198.18.0.5/30" }, "state.network.alias_blocks[0].alias"},
+		"an address with two aliases": {func(s *ententev1.PeerState) {
+			s.Network.AliasBlocks = append(s.Network.AliasBlocks, s.Network.AliasBlocks[0])
+		}, "state.network.alias_blocks[2].addresses"},
 		"a block of IPv6 with an IPv4 address dressed as it": {func(s *ententev1.PeerState) {
-			s.Network.Blocks[1].Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
-		}, "state.network.blocks[1].addresses"},
+			s.Network.AliasBlocks[1].Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
+		}, "state.network.alias_blocks[1].addresses"},
 		"an observation at a name":            {func(s *ententev1.PeerState) { s.Network.Observations[0].Endpoint = "host:1" }, "state.network.observations[0].endpoint"},
 		"an observation without a port":       {func(s *ententev1.PeerState) { s.Network.Observations[0].Endpoint = "192.0.2.1:0" }, "state.network.observations[0].endpoint"},
 		"an observation of a key of 31 bytes": {func(s *ententev1.PeerState) { s.Network.Observations[0].PublicKey = make([]byte, 31) }, "state.network.observations[0].public_key"},
-		"a gateway that is seen at a zone":    {func(s *ententev1.PeerState) { s.Network.Gateways[0].Observed = []string{"[fe80::1%eth0]:1"} }, "state.network.gateways[0].observed[0]"},
+		"a gateway that is seen at a zone":    {func(s *ententev1.PeerState) { s.Network.Gateways[0].ObservedEndpoints = []string{"[fe80::1%eth0]:1"} }, "state.network.gateways[0].observed_endpoints[0]"},
 		"a gateway that is seen at too many places": {func(s *ententev1.PeerState) {
-			s.Network.Gateways[0].Observed = slices.Repeat([]string{"192.0.2.1:1"}, peering.MaxObserved+1)
-		}, "state.network.gateways[0].observed"},
+			s.Network.Gateways[0].ObservedEndpoints = slices.Repeat([]string{"192.0.2.1:1"}, peering.MaxObserved+1)
+		}, "state.network.gateways[0].observed_endpoints"},
 		"more observations than this cluster has gateways": {func(s *ententev1.PeerState) {
 			s.Network.Observations = slices.Repeat(s.Network.Observations, peering.MaxObservations+1)
 		}, "state.network.observations"},
@@ -199,7 +203,7 @@ func TestUnusableAddressesAreLeftOut(t *testing.T) {
 		addr := netip.MustParseAddr(at)
 		m.Network.ReceiverAddress = addr.AsSlice()
 		m.Network.Observations[0].Endpoint = netip.AddrPortFrom(addr, 7).String()
-		m.Network.Gateways[0].Observed = append(m.Network.Gateways[0].Observed, netip.AddrPortFrom(addr, 7).String())
+		m.Network.Gateways[0].ObservedEndpoints = append(m.Network.Gateways[0].ObservedEndpoints, netip.AddrPortFrom(addr, 7).String())
 		s, err := StateFrom(m)
 		if err != nil {
 			t.Fatalf("%s: %v", at, err)
@@ -220,7 +224,7 @@ func TestAPhaseOfANewerPeerIsNotRefused(t *testing.T) {
 }
 
 func TestAPresharedHalfDoesNotShowItself(t *testing.T) {
-	h := peering.PresharedHalf{0xde, 0xad}
+	h := peering.PresharedKeyShare{0xde, 0xad}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if s := fmt.Sprintf(format, h); s != "(hidden)" {
 			t.Errorf("%s prints %s", format, s)

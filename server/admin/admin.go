@@ -66,7 +66,7 @@ func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication
 	for _, p := range list {
 		out = append(out, &ententev1.DNSPublication{
 			Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host,
-			ConfirmTime: timeMessage(p.Confirmed), Leaving: p.Leaving, Problem: p.Problem,
+			LastConfirmedTime: timeMessage(p.Confirmed), Removing: p.Leaving, Problem: p.Problem,
 		})
 	}
 	return out
@@ -79,8 +79,8 @@ func domainMessages(list []DNSDomain) (out []*ententev1.DNSDomain) {
 	})
 	for _, d := range list[:min(len(list), MaxDNSDomains)] {
 		out = append(out, &ententev1.DNSDomain{
-			Domain: d.Domain, Clusters: int32(d.Clusters), AnswerTime: timeMessage(d.Answered), Error: d.Error, ErrorTime: timeMessage(d.Since),
-			Problems: d.Problems, LeftOut: int32(d.LeftOut), Authenticated: d.Authenticated,
+			Domain: d.Domain, Clusters: int32(d.Clusters), LastResponseTime: timeMessage(d.Answered), Error: d.Error, ErrorStartTime: timeMessage(d.Since),
+			Problems: d.Problems, Omitted: int32(d.LeftOut), Authenticated: d.Authenticated,
 		})
 	}
 	return out

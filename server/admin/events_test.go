@@ -151,7 +151,7 @@ func TestProblemsAreListedAndNothingElse(t *testing.T) {
 		fc := peerObject("office", id)
 		fc.Status.Conditions = []metav1.Condition{
 			condition("Trusted", "True", "Joined", "ok"), condition("Connected", "True", "SessionUp", "ok"),
-			condition("Network", "False", "NotWanted", "no contract in force wants a tunnel"), condition("Offloading", "False", "NoContract", "no contract is in force"),
+			condition("Network", "False", "TunnelNotRequired", "no contract in force wants a tunnel"), condition("Offloading", "False", "NoContract", "no contract is in force"),
 		}
 		return fc
 	}

@@ -106,7 +106,7 @@ func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKe
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		why := "its pods abroad are still ending"
-		if o.Status.State == v1alpha1.OffloadingEnding && o.Status.Message != "" {
+		if o.Status.State == v1alpha1.OffloadingTerminating && o.Status.Message != "" {
 			why = o.Status.Message
 		}
 		return nil, peering.Errorf(peering.ReasonPodsRunning,
@@ -168,7 +168,7 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 		HomeApi: string(o.Spec.HomeAPI),
 	}
 	if !o.DeletionTimestamp.IsZero() {
-		m.State = v1alpha1.OffloadingEnding
+		m.State = v1alpha1.OffloadingTerminating
 	}
 	if p := o.Status.Misplaced; p != nil {
 		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message

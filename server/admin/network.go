@@ -50,18 +50,18 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 			m := pathMessage(n, p, silent)
 			if fc := byClusterID(peers, p.PeerID); fc != nil && p.PeerID != n.Spec.ClusterID {
 				m.Peer, m.InBand = "peers/"+fc.Name, fc.Spec.InBand != nil && len(n.Status.Relays) > 0
-				if s := fc.Status.Session; s != nil && p.Way == pathRelayed {
+				if s := fc.Status.Session; s != nil && p.ConnectionType == pathRelayed {
 					m.Through = s.Through
 				}
 			}
 			resp.Paths = append(resp.Paths, m)
 		}
-		for _, p := range n.Status.Direct {
+		for _, p := range n.Status.DirectPaths {
 			if only != "" && p.PeerID != only {
 				continue
 			}
 			m := pathMessage(n, v1alpha1.FabricPath{
-				Node: p.Node, Endpoint: p.Endpoint, State: p.State, MTU: p.MTU, Standby: !p.Open, Message: p.Message, RoundTripMicroseconds: p.RoundTripMicroseconds, Way: p.Way,
+				Node: p.Node, Endpoint: p.Endpoint, State: p.State, MTU: p.MTU, Standby: !p.InUse, Message: p.Message, RoundTripMicroseconds: p.RoundTripMicroseconds, ConnectionType: p.ConnectionType,
 			}, silent)
 			m.Direct = true
 			if fc := byClusterID(peers, p.PeerID); fc != nil {
@@ -90,7 +90,7 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 	slices.SortFunc(resp.GetNodes(), func(a, b *ententev1.NetworkNode) int {
 		return cmp.Or(cmp.Compare(nodeRank(a), nodeRank(b)), cmp.Compare(a.GetName(), b.GetName()))
 	})
-	resp.LeftOut = int32(max(0, len(resp.GetPaths())-MaxNetworkPaths) + max(0, len(resp.GetNodes())-MaxNetworkNodes))
+	resp.Omitted = int32(max(0, len(resp.GetPaths())-MaxNetworkPaths) + max(0, len(resp.GetNodes())-MaxNetworkNodes))
 	resp.Paths = resp.GetPaths()[:min(len(resp.GetPaths()), MaxNetworkPaths)]
 	resp.Nodes = resp.GetNodes()[:min(len(resp.GetNodes()), MaxNetworkNodes)]
 	slices.SortFunc(resp.GetPaths(), byName)
@@ -99,12 +99,12 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 
 func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 	m := &ententev1.NetworkNode{
-		Name: n.Name, Gateway: n.Spec.Gateway, Endpoints: n.Status.Endpoints, Announced: n.Spec.Endpoints, Backend: n.Status.Backend,
-		KeyReplaced: n.Status.NextPublicKey != "", KeyWaits: n.Status.NextKeyWaits,
-		ObserveTime: writeTime(n.Status.ObservedAt), Problems: slices.Concat(n.Spec.EndpointProblems, n.Status.Problems),
+		Name: n.Name, Gateway: n.Spec.Gateway, Endpoints: n.Status.Endpoints, AnnouncedEndpoints: n.Spec.Endpoints, Backend: n.Status.Backend,
+		KeyRotating: n.Status.NextPublicKey != "", KeyRotationMessage: n.Status.KeyRotationMessage,
+		LastReportTime: writeTime(n.Status.ObservedAt), Problems: slices.Concat(n.Spec.EndpointProblems, n.Status.Problems),
 	}
 	if n.Status.PublicKeySince != nil {
-		m.KeyUseTime = writeTime(*n.Status.PublicKeySince)
+		m.KeyFirstUseTime = writeTime(*n.Status.PublicKeySince)
 	}
 	if silent {
 		m.Problems = append([]string{"the fabric on this node has not reported lately: check its pod of DaemonSet entente-fabric"}, m.GetProblems()...)
@@ -122,9 +122,9 @@ const pathRelayed = "Relayed"
 
 func pathMessage(n *v1alpha1.FabricNode, p v1alpha1.FabricPath, silent bool) *ententev1.NetworkPath {
 	m := &ententev1.NetworkPath{
-		Node: n.Name, Gateway: p.Node, Endpoint: p.Endpoint, State: p.State, Mtu: p.MTU, Standby: p.Standby, Message: p.Message, Way: p.Way,
+		Node: n.Name, Gateway: p.Node, Endpoint: p.Endpoint, State: p.State, Mtu: p.MTU, Standby: p.Standby, Message: p.Message, ConnectionType: p.ConnectionType,
 	}
-	if p.Way == pathRelayed {
+	if p.ConnectionType == pathRelayed {
 		m.Endpoint = "" // an address on the node's own loopback is of no use to a reader
 	}
 	switch {
@@ -196,17 +196,17 @@ func networkPlanMessage(p peering.NetworkPlan) *ententev1.NetworkPlan {
 	}
 	aliases := func(list []peering.PlannedAlias) (out []*ententev1.PlannedAlias) {
 		for _, a := range list {
-			out = append(out, &ententev1.PlannedAlias{Prefix: a.Prefix, Alias: a.Alias, Stands: a.Stands, ByAddress: a.ByAddress, Addresses: uint32(max(a.Addresses, 0))})
+			out = append(out, &ententev1.PlannedAlias{Prefix: a.Prefix, Alias: a.Alias, InUse: a.Stands, ByAddress: a.ByAddress, Addresses: uint32(max(a.Addresses, 0))})
 		}
 		return out
 	}
 	m := &ententev1.NetworkPlan{
 		OwnGateways: gateways(p.Own), Gateways: gateways(p.Theirs), Remote: aliases(p.Remote), Local: aliases(p.Local),
-		AliasPool: p.Pool, Refused: p.Refused, Warnings: p.Warnings,
+		AliasPool: p.Pool, Errors: p.Refused, Warnings: p.Warnings,
 	}
 	for _, t := range p.Transit {
 		m.Transit = append(m.Transit, &ententev1.PlannedTransit{
-			Third: t.Third, Through: t.Through, Addresses: uint32(max(t.Addresses, 0)), Named: uint32(max(t.Named, 0)), Missing: t.Missing,
+			Cluster: t.Third, ThroughPeer: t.Through, Addresses: uint32(max(t.Addresses, 0)), Aliased: uint32(max(t.Named, 0)), Missing: t.Missing,
 		})
 	}
 	return m

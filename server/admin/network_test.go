@@ -27,7 +27,7 @@ func TestNetworkStatusListsWorstFirstAndNotAll(t *testing.T) {
 	silent := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me"}}
 	silent.Status = v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch.Add(-time.Hour)), Paths: []v1alpha1.FabricPath{{PeerID: "me", Node: "gw1", State: "Up", RoundTripMicroseconds: 5}}}
 	got := networkStatus([]v1alpha1.FabricNode{gateway, silent}, []v1alpha1.ForeignCluster{peer}, "", epoch)
-	if n := got.GetNodes(); len(n) != 2 || n[0].GetName() != "w1" || len(n[0].GetProblems()) != 1 || n[1].GetAnnounced()[0] != "gw1.example.com:51820" {
+	if n := got.GetNodes(); len(n) != 2 || n[0].GetName() != "w1" || len(n[0].GetProblems()) != 1 || n[1].GetAnnouncedEndpoints()[0] != "gw1.example.com:51820" {
 		t.Errorf("nodes are %v", n)
 	}
 	p := got.GetPaths()
@@ -49,8 +49,8 @@ func TestNetworkStatusListsWorstFirstAndNotAll(t *testing.T) {
 	}
 	many[MaxNetworkNodes+6].Status.Paths[0].State = "Down"
 	got = networkStatus(many, nil, "", epoch)
-	if len(got.GetNodes()) != MaxNetworkNodes || len(got.GetPaths()) != MaxNetworkPaths || got.GetLeftOut() != 7+5*(MaxNetworkNodes+7)-MaxNetworkPaths {
-		t.Errorf("%d nodes and %d paths, and %d left out", len(got.GetNodes()), len(got.GetPaths()), got.GetLeftOut())
+	if len(got.GetNodes()) != MaxNetworkNodes || len(got.GetPaths()) != MaxNetworkPaths || got.GetOmitted() != 7+5*(MaxNetworkNodes+7)-MaxNetworkPaths {
+		t.Errorf("%d nodes and %d paths, and %d left out", len(got.GetNodes()), len(got.GetPaths()), got.GetOmitted())
 	}
 	down := false
 	for _, p := range got.GetPaths() {
@@ -85,7 +85,7 @@ func TestNetworksArePlanned(t *testing.T) {
 	}
 	var got []string
 	for _, p := range resp.GetPlans() {
-		got = append(got, fmt.Sprint(p.GetPeer(), len(p.GetRemote()), p.GetOwnGateways()[0].GetEndpoints(), p.GetRefused()))
+		got = append(got, fmt.Sprint(p.GetPeer(), len(p.GetRemote()), p.GetOwnGateways()[0].GetEndpoints(), p.GetErrors()))
 	}
 	if diff := cmp.Diff([]string{"peers/lab2 [192.0.2.1:51820] []", "peers/office2 [192.0.2.1:51820] [it cannot]"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -120,7 +120,7 @@ func TestNetworkStatusNamesTheCarrierOfRelayedPaths(t *testing.T) {
 	peer.Status.Session = &v1alpha1.PeerSession{Through: "genoa"}
 	node := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "gw1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me", Gateway: true}}
 	node.Status = v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch), Paths: []v1alpha1.FabricPath{
-		{PeerID: "o", Node: "p1", State: "Up", Way: "Observed"}, {PeerID: "o", Node: "p2", State: "Up", Way: "Relayed"}, {PeerID: "other", Node: "p3", State: "Up", Way: "Relayed"},
+		{PeerID: "o", Node: "p1", State: "Up", ConnectionType: "Observed"}, {PeerID: "o", Node: "p2", State: "Up", ConnectionType: "Relayed"}, {PeerID: "other", Node: "p3", State: "Up", ConnectionType: "Relayed"},
 	}}
 	want := map[string]string{"p1": "", "p2": "genoa", "p3": ""}
 	for _, p := range networkStatus([]v1alpha1.FabricNode{node}, []v1alpha1.ForeignCluster{peer}, "", epoch).GetPaths() {

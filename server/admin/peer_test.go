@@ -35,7 +35,7 @@ func TestAPeersMessageHasAllThatIsKnown(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("b", 32))
 	fc.Labels = map[string]string{"region": "north"}
 	fc.Spec.Decision = v1alpha1.DecisionApproved
-	fc.Status.Found = v1alpha1.FoundIntroduction
+	fc.Status.Source = v1alpha1.SourceIntroduction
 	fc.Status.Introduction = &v1alpha1.Introduction{Code: "042917", Name: "office", Bundle: "PEM"}
 	ends := metav1.NewTime(epoch.Add(24 * time.Hour))
 	fc.Status.Session = &v1alpha1.PeerSession{
@@ -56,7 +56,7 @@ func TestAPeersMessageHasAllThatIsKnown(t *testing.T) {
 	want := &ententev1.Peer{
 		Name: "peers/office", ClusterId: strings.Repeat("b", 32), Role: "Provider", Endpoints: []string{"192.0.2.9:7443"}, Protocol: 1,
 		Conditions: []*ententev1.Condition{{Type: "Trusted", Status: "True", Reason: "Joined", Message: "ok"}},
-		Found:      "Introduction", Decision: "Approved", Code: "042917", Labels: map[string]string{"region": "north"},
+		Source:     "Introduction", Decision: "Approved", Code: "042917", Labels: map[string]string{"region": "north"},
 		Session: &ententev1.Session{
 			Dialled: true, Endpoint: "192.0.2.9:7443", Since: timestamppb.New(epoch), ClockSkew: durationpb.New(2 * time.Second),
 			RoundTrip: durationpb.New(15 * time.Millisecond), CertificateExpireTime: timestamppb.New(epoch.Add(24 * time.Hour)),
@@ -103,7 +103,7 @@ func TestAClusterIsIntroduced(t *testing.T) {
 	c := a.alice(t)
 	id := strings.Repeat("s", 32)
 	resp, err := c.IntroducePeer(t.Context(), &ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Name: "office"})
-	if err != nil || resp.GetPeer().GetName() != "peers/office" || resp.GetPeer().GetCode() != "042917" || resp.GetPeer().GetFound() != "Introduction" {
+	if err != nil || resp.GetPeer().GetName() != "peers/office" || resp.GetPeer().GetCode() != "042917" || resp.GetPeer().GetSource() != "Introduction" {
 		t.Errorf("got %v, %v", resp, err)
 	}
 	if _, err := c.IntroducePeer(t.Context(), &ententev1.IntroducePeerRequest{Endpoint: "office.example:7443", Name: "lab", ClusterId: id, Approve: true}); err != nil {
@@ -422,7 +422,7 @@ func TestInfoHasTheIdentityAndProblems(t *testing.T) {
 		Fingerprint: "0011223344556677", Automatic: true,
 		DnsPublications: []*ententev1.DNSPublication{
 			{Domain: "sub.example.com", Zone: "example.com", Server: "ns.example.com", Problem: "REFUSED"},
-			{Domain: "example.org", Zone: "example.org", Server: "192.0.2.53", Instance: "home (2)", Host: "entente-home", ConfirmTime: timestamppb.New(epoch), Leaving: true},
+			{Domain: "example.org", Zone: "example.org", Server: "192.0.2.53", Instance: "home (2)", Host: "entente-home", LastConfirmedTime: timestamppb.New(epoch), Removing: true},
 		},
 	}
 	if diff := cmp.Diff(want, info, protocmp.Transform()); diff != "" {
@@ -446,10 +446,10 @@ func TestInfoListsDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []*ententev1.DNSDomain{
-		{Domain: "b.example", Error: "SERVFAIL", ErrorTime: timestamppb.New(failed)},
+		{Domain: "b.example", Error: "SERVFAIL", ErrorStartTime: timestamppb.New(failed)},
 		{
-			Domain: "a.example", Clusters: 2, AnswerTime: timestamppb.New(epoch), Error: "SERVFAIL for a host", ErrorTime: timestamppb.New(failed),
-			Problems: []string{"no TXT record"}, LeftOut: 1, Authenticated: true,
+			Domain: "a.example", Clusters: 2, LastResponseTime: timestamppb.New(epoch), Error: "SERVFAIL for a host", ErrorStartTime: timestamppb.New(failed),
+			Problems: []string{"no TXT record"}, Omitted: 1, Authenticated: true,
 		},
 	}
 	if diff := cmp.Diff(want, info.GetDnsDomains(), protocmp.Transform()); diff != "" {
@@ -478,24 +478,24 @@ func TestInfoListsPoliciesThatCannotPeer(t *testing.T) {
 		}
 	}
 	group := v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}
-	first := func(sources ...v1alpha1.Found) v1alpha1.AutomaticPeering {
-		return v1alpha1.AutomaticPeering{FirstUse: true, Sources: sources}
+	first := func(sources ...v1alpha1.Source) v1alpha1.AutomaticPeering {
+		return v1alpha1.AutomaticPeering{TrustOnFirstUse: true, Sources: sources}
 	}
-	const nowhere = "policy home: it trusts clusters on first use (firstUse) where discovery finds them, and that is off"
+	const nowhere = "policy home: it trusts clusters on first use (trustOnFirstUse) where discovery finds them, and that is off"
 	for name, tc := range map[string]struct {
 		policy  *v1alpha1.PeeringPolicy
-		sources []v1alpha1.Found
+		sources []v1alpha1.Source
 		want    string
 	}{
 		"it peers":                  {policy: policy("home", group, condition("Automatic", "True", "Peering", "it does"))},
 		"its secret is missing":     {policy: policy("home", group, condition("Automatic", "False", "SecretMissing", "waiting for Secret a/b")), want: "policy home: waiting for Secret a/b"},
 		"its secret is too short":   {policy: policy("home", group, condition("Automatic", "False", "SecretUnusable", "make one")), want: "policy home: make one"},
-		"another has its group":     {policy: policy("home", group, condition("Automatic", "False", "GroupTwice", "the policy b has it, too")), want: "policy home: the policy b has it, too"},
+		"another has its group":     {policy: policy("home", group, condition("Automatic", "False", "DuplicateGroup", "the policy b has it, too")), want: "policy home: the policy b has it, too"},
 		"others dial this cluster":  {policy: policy("home", group)},
 		"first use by no discovery": {policy: policy("home", first("LAN", "DNS")), want: nowhere},
-		"first use by another one":  {policy: policy("home", first("LAN")), sources: []v1alpha1.Found{"DNS"}, want: nowhere + ": set discovery.lan.enabled"},
+		"first use by another one":  {policy: policy("home", first("LAN")), sources: []v1alpha1.Source{"DNS"}, want: nowhere + ": set discovery.lan.enabled"},
 		"first use by DNS":          {policy: policy("home", first("DNS")), want: nowhere + ": set discovery.domains"},
-		"first use by one of two":   {policy: policy("home", first()), sources: []v1alpha1.Found{"DNS"}},
+		"first use by one of two":   {policy: policy("home", first()), sources: []v1alpha1.Source{"DNS"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAdminTest(t, tc.policy)

@@ -213,7 +213,7 @@ func TestValidateOnlyReturnsTheOfferAndWritesNothing(t *testing.T) {
 	want := &ententev1.CreatePeeringResponse{PeeringRequest: "office", Provider: "peers/office"}
 	want.Advertisement = &ententev1.Advertisement{
 		Resources: amounts("cpu", "4"), Duration: durationpb.New(time.Hour), Price: &ententev1.PriceList{Currency: "EUR", PerHour: map[string]string{"cpu": "0.5"}},
-		Hourly: &ententev1.Money{Currency: "EUR", Amount: "2"},
+		HourlyPrice: &ententev1.Money{Currency: "EUR", Amount: "2"},
 	}
 	if diff := cmp.Diff(want, resp, protocmp.Transform(), protocmp.IgnoreFields(&ententev1.Advertisement{}, "valid_until", "revision")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -234,7 +234,7 @@ func TestValidateOnlyReturnsTheOfferAndWritesNothing(t *testing.T) {
 		return "lab", ad, nil
 	}
 	resp, err = check(anybody)
-	if err != nil || resp.GetProvider() != "peers/lab" || resp.GetAdvertisement().GetHourly().GetAmount() != "1" || !resp.GetAdvertisement().GetNeedsApproval() {
+	if err != nil || resp.GetProvider() != "peers/lab" || resp.GetAdvertisement().GetHourlyPrice().GetAmount() != "1" || !resp.GetAdvertisement().GetNeedsApproval() {
 		t.Errorf("any peer: got %v, %v", resp, err)
 	}
 	if got := <-a.previewed; got.Spec.ForeignCluster != "" || got.Spec.ClusterSelector.MatchLabels["region"] != "north" {
@@ -418,7 +418,7 @@ func TestUnpeeringLetsAsksOfAnyPeerChooseAnother(t *testing.T) {
 		t.Helper()
 		out := map[string]string{}
 		for _, s := range a.requests(t) {
-			out[s.Name] = s.Annotations[v1alpha1.AnnotationLeftOut]
+			out[s.Name] = s.Annotations[v1alpha1.AnnotationExcludedClusters]
 		}
 		return out
 	}
@@ -455,7 +455,7 @@ func TestPoliciesAreTested(t *testing.T) {
 	}
 	var got []string
 	for _, r := range resp.GetResults() {
-		got = append(got, strings.Join([]string{r.GetPeer(), r.GetPolicy(), r.GetReason(), r.GetMessage(), r.GetAdvertisement().GetHourly().GetAmount(), r.GetAdvertisement().GetRequestId()}, "|"))
+		got = append(got, strings.Join([]string{r.GetPeer(), r.GetPolicy(), r.GetReason(), r.GetMessage(), r.GetAdvertisement().GetHourlyPrice().GetAmount(), r.GetAdvertisement().GetRequestId()}, "|"))
 	}
 	want := []string{
 		"peers/lab||POLICY_REFUSED|no policy selects it||",
@@ -518,7 +518,7 @@ func TestADryAmendmentReturnsTheOffer(t *testing.T) {
 			Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", tc.amount)}, ValidateOnly: true,
 		})
 		ad := resp.GetAdvertisement()
-		if wire.ReasonOf(err) != tc.want || ad.GetHourly().GetAmount() != tc.hourly || ad.GetRequestId() != "" || err == nil && resp.GetPeering().GetProvider() != "peers/office" {
+		if wire.ReasonOf(err) != tc.want || ad.GetHourlyPrice().GetAmount() != tc.hourly || ad.GetRequestId() != "" || err == nil && resp.GetPeering().GetProvider() != "peers/office" {
 			t.Errorf("%s: got %v, %v", tc.amount, resp, err)
 		}
 	}

@@ -154,7 +154,7 @@ func blockedNodes(nodes []v1alpha1.FabricNode) string {
 
 // policyProblem returns why a policy cannot peer automatically with clusters that discovery finds
 // by sources. It is empty if the policy can, or does not ask for it.
-func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
+func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Source) string {
 	automatic := p.Spec.Automatic
 	if automatic == nil {
 		return ""
@@ -162,15 +162,15 @@ func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
 	if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c != nil && c.Status == metav1.ConditionFalse {
 		return c.Message
 	}
-	on := func(s v1alpha1.Found) bool { return slices.Contains(sources, s) }
-	if !automatic.FirstUse || len(automatic.Sources) == 0 && len(sources) > 0 || slices.ContainsFunc(automatic.Sources, on) {
+	on := func(s v1alpha1.Source) bool { return slices.Contains(sources, s) }
+	if !automatic.TrustOnFirstUse || len(automatic.Sources) == 0 && len(sources) > 0 || slices.ContainsFunc(automatic.Sources, on) {
 		return ""
 	}
 	what := "discovery.lan.enabled or discovery.domains"
 	if len(automatic.Sources) == 1 {
-		what = map[v1alpha1.Found]string{v1alpha1.FoundLAN: "discovery.lan.enabled", v1alpha1.FoundDNS: "discovery.domains"}[automatic.Sources[0]]
+		what = map[v1alpha1.Source]string{v1alpha1.SourceLAN: "discovery.lan.enabled", v1alpha1.SourceDNS: "discovery.domains"}[automatic.Sources[0]]
 	}
-	return "it trusts clusters on first use (firstUse) where discovery finds them, and that is off: set " + what + " in the chart's values"
+	return "it trusts clusters on first use (trustOnFirstUse) where discovery finds them, and that is off: set " + what + " in the chart's values"
 }
 
 func (v *snapshot) peerProblems(fc *v1alpha1.ForeignCluster) []string {

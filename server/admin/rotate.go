@@ -27,7 +27,7 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	})
 	slices.SortFunc(peers, byName)
 	asked := askTime(s.cfg.Now())
-	resp := &ententev1.RotatePresharedKeyResponse{AskTime: timestamppb.New(asked)}
+	resp := &ententev1.RotatePresharedKeyResponse{RequestTime: timestamppb.New(asked)}
 	for i := range peers {
 		fc := &peers[i]
 		err := s.changePeer(ctx, fc, func() error {
@@ -56,7 +56,7 @@ func (s *service) RotateNodeKeys(ctx context.Context, req *ententev1.RotateNodeK
 		}
 	}
 	asked := askTime(s.cfg.Now())
-	resp := &ententev1.RotateNodeKeysResponse{AskTime: timestamppb.New(asked)}
+	resp := &ententev1.RotateNodeKeysResponse{RequestTime: timestamppb.New(asked)}
 	for i := range list.Items {
 		n := &list.Items[i]
 		if len(wanted) > 0 && !slices.Contains(wanted, n.Name) {

@@ -33,8 +33,8 @@ func TestAnotherPresharedKeyIsAskedForByAnAnnotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked, err := time.Parse(time.RFC3339, fc.Annotations[v1alpha1.AnnotationRotateKey])
-		if err != nil || !asked.Equal(resp.GetAskTime().AsTime()) {
-			t.Errorf("%s: the annotation is %q, the answer %v", name, fc.Annotations[v1alpha1.AnnotationRotateKey], resp.GetAskTime().AsTime())
+		if err != nil || !asked.Equal(resp.GetRequestTime().AsTime()) {
+			t.Errorf("%s: the annotation is %q, the answer %v", name, fc.Annotations[v1alpha1.AnnotationRotateKey], resp.GetRequestTime().AsTime())
 		}
 	}
 	if _, err := a.alice(t).RotatePresharedKey(t.Context(), &ententev1.RotatePresharedKeyRequest{Name: "peers/nobody"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
@@ -67,7 +67,7 @@ func TestOtherKeysOfNodesAreAskedForByAnAnnotation(t *testing.T) {
 	}
 	c := a.alice(t)
 	resp, err := c.RotateNodeKeys(t.Context(), &ententev1.RotateNodeKeysRequest{Nodes: []string{"n2"}})
-	if err != nil || strings.Join(resp.GetNodes(), ",") != "n2" || asked("n1") != "" || asked("n2") != resp.GetAskTime().AsTime().Format(time.RFC3339) {
+	if err != nil || strings.Join(resp.GetNodes(), ",") != "n2" || asked("n1") != "" || asked("n2") != resp.GetRequestTime().AsTime().Format(time.RFC3339) {
 		t.Errorf("one: %v, %v; n1 is asked %q, n2 %q", resp, err, asked("n1"), asked("n2"))
 	}
 	if resp, err = c.RotateNodeKeys(t.Context(), &ententev1.RotateNodeKeysRequest{}); err != nil || strings.Join(resp.GetNodes(), ",") != "n1,n2" || asked("n1") == "" {

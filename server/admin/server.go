@@ -52,7 +52,7 @@ type Self struct {
 	// DNS is where it is published in DNS, should be published, or should no longer be.
 	DNS []DNSPublication
 	// Sources are the kinds of discovery that are turned on: LAN, DNS.
-	Sources []v1alpha1.Found
+	Sources []v1alpha1.Source
 	// Domains are the domains that are queried for clusters.
 	Domains []DNSDomain
 	// Problems is what is wrong with its configuration, a line each.

@@ -316,7 +316,7 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 			}
 			fc := &v1alpha1.ForeignCluster{
 				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: strings.Repeat("s", 32), Endpoints: []string{endpoint}},
-				Status: v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction, Introduction: &v1alpha1.Introduction{Code: "042917"}},
+				Status: v1alpha1.ForeignClusterStatus{Source: v1alpha1.SourceIntroduction, Introduction: &v1alpha1.Introduction{Code: "042917"}},
 			}
 			return name, a.client.Create(ctx, fc)
 		},

@@ -77,7 +77,7 @@ func (v *snapshot) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 		Tunnel:     v.tunnel(fc),
 		CreateTime: writeTime(fc.CreationTimestamp),
 		Protocol:   uint32(max(fc.Status.Protocol, 0)),
-		Found:      string(fc.Status.Found),
+		Source:     string(fc.Status.Source),
 		Decision:   string(fc.Spec.Decision),
 		Session:    sessionMessage(fc.Status.Session),
 		Offer:      offerMessage(fc.Status.Offer),
@@ -94,8 +94,8 @@ func (v *snapshot) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 	}
 	for _, s := range fc.Status.Sightings {
 		p.Sightings = append(p.Sightings, &ententev1.Sighting{
-			Source: string(s.Source), Where: s.Where, Node: s.Node, DisplayName: s.Name,
-			Endpoints: s.Endpoints, SeeTime: writeTime(s.Seen),
+			Source: string(s.Source), Location: s.Location, Node: s.Node, DisplayName: s.Name,
+			Endpoints: s.Endpoints, LastSeenTime: writeTime(s.LastSeenTime),
 		})
 	}
 	for i := range v.contracts {
@@ -262,9 +262,9 @@ func presharedKeyMessage(k *v1alpha1.PresharedKeyStatus) *ententev1.PresharedKey
 	if k == nil {
 		return nil
 	}
-	m := &ententev1.PresharedKey{Number: k.Number, UseTime: writeTime(k.Since), Message: k.Message}
-	if k.Replacing != nil {
-		m.ReplaceTime = writeTime(*k.Replacing)
+	m := &ententev1.PresharedKey{Number: k.Number, FirstUseTime: writeTime(k.Since), Message: k.Message}
+	if k.RotationStartTime != nil {
+		m.RotationStartTime = writeTime(*k.RotationStartTime)
 	}
 	return m
 }

@@ -127,7 +127,7 @@ func TestDashboardNamesMetricsThatThereAre(t *testing.T) {
 func TestAlertsFire(t *testing.T) {
 	const at = 3600 * time.Second
 	path := `{instance="n1",peer="p",node="gw"}`
-	way := `{instance="n1",peer="p",node="gw",way="Direct"}`
+	way := `{instance="n1",peer="p",node="gw",connection_type="Direct"}`
 	for _, tc := range []struct{ alert, fires, quiet string }{
 		{"EntenteAgentDown", "", "entente_sessions 0+0x60"},
 		{
@@ -163,7 +163,7 @@ func TestAlertsFire(t *testing.T) {
 		},
 		{"EntenteGatewaysFlap", `entente_fabric_switches_total{instance="n1",peer="p"} 0+1x60`, `entente_fabric_switches_total{instance="n1",peer="p"} 0+0x57 1 2 2`},
 		{
-			"EntenteRelayed", `entente_fabric_path_up{instance="n1",peer="p",node="gw",way="Relayed"} 1+0x60` + "\nentente_fabric_path_active" + path + " 1+0x60",
+			"EntenteRelayed", `entente_fabric_path_up{instance="n1",peer="p",node="gw",connection_type="Relayed"} 1+0x60` + "\nentente_fabric_path_active" + path + " 1+0x60",
 			"entente_fabric_path_up" + way + " 1+0x60\nentente_fabric_path_active" + path + " 1+0x60",
 		},
 		{"EntentePacketsDropped", `entente_fabric_dropped_packets_total{instance="n1",reason="not_exposed",peer=""} 0+900x60`, `entente_fabric_dropped_packets_total{instance="n1",reason="not_exposed",peer=""} 0+60x60`},

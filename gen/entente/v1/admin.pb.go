@@ -131,7 +131,7 @@ type Peer struct {
 	// Its protocol revision; 0 if it has never been connected.
 	Protocol uint32 `protobuf:"varint,9,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// How it became known: Token, Introduction, Manual, LAN or DNS.
-	Found string `protobuf:"bytes,10,opt,name=found,proto3" json:"found,omitempty"`
+	Source string `protobuf:"bytes,10,opt,name=source,proto3" json:"source,omitempty"`
 	// An administrator's decision about it: Approved or Denied; empty if undecided.
 	Decision string `protobuf:"bytes,11,opt,name=decision,proto3" json:"decision,omitempty"`
 	// The code to compare with the other side's before approving; empty without an introduction.
@@ -243,9 +243,9 @@ func (x *Peer) GetProtocol() uint32 {
 	return 0
 }
 
-func (x *Peer) GetFound() string {
+func (x *Peer) GetSource() string {
 	if x != nil {
-		return x.Found
+		return x.Source
 	}
 	return ""
 }
@@ -305,7 +305,7 @@ type Sighting struct {
 	// LAN or DNS.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The name of the network interface or of the domain.
-	Where string `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
+	Location string `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
 	// The node that has the interface; empty for a domain.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// The display name that the cluster announces there.
@@ -313,7 +313,7 @@ type Sighting struct {
 	// The announced endpoints of its peer API, as host:port.
 	Endpoints []string `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// The time of the last announcement, accurate to five minutes.
-	SeeTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=see_time,json=seeTime,proto3" json:"see_time,omitempty"`
+	LastSeenTime  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -355,9 +355,9 @@ func (x *Sighting) GetSource() string {
 	return ""
 }
 
-func (x *Sighting) GetWhere() string {
+func (x *Sighting) GetLocation() string {
 	if x != nil {
-		return x.Where
+		return x.Location
 	}
 	return ""
 }
@@ -383,9 +383,9 @@ func (x *Sighting) GetEndpoints() []string {
 	return nil
 }
 
-func (x *Sighting) GetSeeTime() *timestamppb.Timestamp {
+func (x *Sighting) GetLastSeenTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.SeeTime
+		return x.LastSeenTime
 	}
 	return nil
 }
@@ -824,9 +824,9 @@ type PresharedKey struct {
 	// The number of earlier keys with this peer.
 	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// The time at which it was first used.
-	UseTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=use_time,json=useTime,proto3" json:"use_time,omitempty"`
+	FirstUseTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=first_use_time,json=firstUseTime,proto3" json:"first_use_time,omitempty"`
 	// The time at which its replacement began; unset if it is not being replaced.
-	ReplaceTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=replace_time,json=replaceTime,proto3" json:"replace_time,omitempty"`
+	RotationStartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=rotation_start_time,json=rotationStartTime,proto3" json:"rotation_start_time,omitempty"`
 	// What the replacement is waiting for.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -870,16 +870,16 @@ func (x *PresharedKey) GetNumber() int64 {
 	return 0
 }
 
-func (x *PresharedKey) GetUseTime() *timestamppb.Timestamp {
+func (x *PresharedKey) GetFirstUseTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.UseTime
+		return x.FirstUseTime
 	}
 	return nil
 }
 
-func (x *PresharedKey) GetReplaceTime() *timestamppb.Timestamp {
+func (x *PresharedKey) GetRotationStartTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ReplaceTime
+		return x.RotationStartTime
 	}
 	return nil
 }
@@ -1094,16 +1094,16 @@ type DNSDomain struct {
 	// The number of clusters that it lists with an address, including this one.
 	Clusters int32 `protobuf:"varint,2,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// The time of the last answer to a query for its list of clusters; unset if never answered.
-	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
+	LastResponseTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_response_time,json=lastResponseTime,proto3" json:"last_response_time,omitempty"`
 	// Why the list or a record in it cannot be queried, such as the resolver's error; empty if
 	// all queries were answered.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// The time since which the error persists; unset without an error.
-	ErrorTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=error_time,json=errorTime,proto3" json:"error_time,omitempty"`
+	ErrorStartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=error_start_time,json=errorStartTime,proto3" json:"error_start_time,omitempty"`
 	// The records that are unusable, at most 16 lines.
 	Problems []string `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
-	// The number of records and clusters left out because of limits.
-	LeftOut int32 `protobuf:"varint,7,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// The number of records and clusters omitted because of limits.
+	Omitted int32 `protobuf:"varint,7,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	// Whether the resolver reports that DNSSEC authenticates all of it.
 	Authenticated bool `protobuf:"varint,8,opt,name=authenticated,proto3" json:"authenticated,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1154,9 +1154,9 @@ func (x *DNSDomain) GetClusters() int32 {
 	return 0
 }
 
-func (x *DNSDomain) GetAnswerTime() *timestamppb.Timestamp {
+func (x *DNSDomain) GetLastResponseTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.AnswerTime
+		return x.LastResponseTime
 	}
 	return nil
 }
@@ -1168,9 +1168,9 @@ func (x *DNSDomain) GetError() string {
 	return ""
 }
 
-func (x *DNSDomain) GetErrorTime() *timestamppb.Timestamp {
+func (x *DNSDomain) GetErrorStartTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ErrorTime
+		return x.ErrorStartTime
 	}
 	return nil
 }
@@ -1182,9 +1182,9 @@ func (x *DNSDomain) GetProblems() []string {
 	return nil
 }
 
-func (x *DNSDomain) GetLeftOut() int32 {
+func (x *DNSDomain) GetOmitted() int32 {
 	if x != nil {
-		return x.LeftOut
+		return x.Omitted
 	}
 	return 0
 }
@@ -1212,9 +1212,9 @@ type DNSPublication struct {
 	Host string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
 	// The time at which the server was last seen to have all records of this cluster; unset if
 	// never.
-	ConfirmTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=confirm_time,json=confirmTime,proto3" json:"confirm_time,omitempty"`
+	LastConfirmedTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_confirmed_time,json=lastConfirmedTime,proto3" json:"last_confirmed_time,omitempty"`
 	// Whether the publication is being removed.
-	Leaving bool `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Removing bool `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
 	// The current problem, such as the server's error when it refused an update; empty if all is
 	// well.
 	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
@@ -1287,16 +1287,16 @@ func (x *DNSPublication) GetHost() string {
 	return ""
 }
 
-func (x *DNSPublication) GetConfirmTime() *timestamppb.Timestamp {
+func (x *DNSPublication) GetLastConfirmedTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ConfirmTime
+		return x.LastConfirmedTime
 	}
 	return nil
 }
 
-func (x *DNSPublication) GetLeaving() bool {
+func (x *DNSPublication) GetRemoving() bool {
 	if x != nil {
-		return x.Leaving
+		return x.Removing
 	}
 	return false
 }
@@ -2402,7 +2402,7 @@ type Offloading struct {
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
 	// How its name at the provider is chosen: Suffixed, Same or Chosen.
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
-	// Its state: Ready, Pending, Refused or NoProvider; Ending while it is being removed.
+	// Its state: Ready, Pending, Refused or NoProvider; Terminating while it is being removed.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// The explanation for the first provider at which it is not ready.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
@@ -2538,8 +2538,8 @@ type OffloadingInCluster struct {
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The name of the namespace at the provider.
 	RemoteName string `protobuf:"bytes,2,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
-	// Its state: Ready, Pending or Refused; Ending if the provider is no longer selected but
-	// still has pods of the namespace.
+	// Its state: Ready, Pending or Refused; Terminating if the provider is no longer selected
+	// but still has pods of the namespace.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// A human-readable explanation of the state.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -4783,8 +4783,8 @@ type GetNetworkStatusResponse struct {
 	Paths []*NetworkPath `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
 	// The nodes, at most 500: those with problems first, then gateways.
 	Nodes []*NetworkNode `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// The number of paths and nodes left out because of these limits.
-	LeftOut       int32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// The number of paths and nodes omitted because of these limits.
+	Omitted       int32 `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4833,9 +4833,9 @@ func (x *GetNetworkStatusResponse) GetNodes() []*NetworkNode {
 	return nil
 }
 
-func (x *GetNetworkStatusResponse) GetLeftOut() int32 {
+func (x *GetNetworkStatusResponse) GetOmitted() int32 {
 	if x != nil {
-		return x.LeftOut
+		return x.Omitted
 	}
 	return 0
 }
@@ -4868,7 +4868,7 @@ type NetworkPath struct {
 	// How packets reach the other end: Direct, at an endpoint that the peer announces; Observed,
 	// at the outside address of a NAT where the peer is seen; Relayed, through the agents and
 	// their session if UDP is blocked. Empty while no endpoint is known.
-	Way string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
+	ConnectionType string `protobuf:"bytes,11,opt,name=connection_type,json=connectionType,proto3" json:"connection_type,omitempty"`
 	// Whether the peer is in-band: the peer API runs over this path, or would.
 	InBand bool `protobuf:"varint,12,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
 	// The third peer that carries the session of a Relayed path, by its name in this cluster or
@@ -4978,9 +4978,9 @@ func (x *NetworkPath) GetDirect() bool {
 	return false
 }
 
-func (x *NetworkPath) GetWay() string {
+func (x *NetworkPath) GetConnectionType() string {
 	if x != nil {
-		return x.Way
+		return x.ConnectionType
 	}
 	return ""
 }
@@ -5009,21 +5009,21 @@ type NetworkNode struct {
 	// The endpoints at which nodes of this cluster dial it.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// The endpoints announced to other clusters.
-	Announced []string `protobuf:"bytes,4,rep,name=announced,proto3" json:"announced,omitempty"`
+	AnnouncedEndpoints []string `protobuf:"bytes,4,rep,name=announced_endpoints,json=announcedEndpoints,proto3" json:"announced_endpoints,omitempty"`
 	// The WireGuard implementation of its tunnels: kernel or userspace.
 	Backend string `protobuf:"bytes,5,opt,name=backend,proto3" json:"backend,omitempty"`
 	// The time of its fabric's last report; unset if it never reported.
-	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime,proto3" json:"observe_time,omitempty"`
+	LastReportTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_report_time,json=lastReportTime,proto3" json:"last_report_time,omitempty"`
 	// The problems of its tunnels.
 	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	// The findings on the node that prevent packets from passing.
 	Findings []*NetworkFinding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
 	// The time at which its WireGuard key was first used; unset while unknown.
-	KeyUseTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=key_use_time,json=keyUseTime,proto3" json:"key_use_time,omitempty"`
+	KeyFirstUseTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=key_first_use_time,json=keyFirstUseTime,proto3" json:"key_first_use_time,omitempty"`
 	// What the replacement of the key is waiting for, while it is being replaced.
-	KeyWaits string `protobuf:"bytes,13,opt,name=key_waits,json=keyWaits,proto3" json:"key_waits,omitempty"`
+	KeyRotationMessage string `protobuf:"bytes,13,opt,name=key_rotation_message,json=keyRotationMessage,proto3" json:"key_rotation_message,omitempty"`
 	// Whether the key is being replaced.
-	KeyReplaced   bool `protobuf:"varint,14,opt,name=key_replaced,json=keyReplaced,proto3" json:"key_replaced,omitempty"`
+	KeyRotating   bool `protobuf:"varint,14,opt,name=key_rotating,json=keyRotating,proto3" json:"key_rotating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5079,9 +5079,9 @@ func (x *NetworkNode) GetEndpoints() []string {
 	return nil
 }
 
-func (x *NetworkNode) GetAnnounced() []string {
+func (x *NetworkNode) GetAnnouncedEndpoints() []string {
 	if x != nil {
-		return x.Announced
+		return x.AnnouncedEndpoints
 	}
 	return nil
 }
@@ -5093,9 +5093,9 @@ func (x *NetworkNode) GetBackend() string {
 	return ""
 }
 
-func (x *NetworkNode) GetObserveTime() *timestamppb.Timestamp {
+func (x *NetworkNode) GetLastReportTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ObserveTime
+		return x.LastReportTime
 	}
 	return nil
 }
@@ -5114,23 +5114,23 @@ func (x *NetworkNode) GetFindings() []*NetworkFinding {
 	return nil
 }
 
-func (x *NetworkNode) GetKeyUseTime() *timestamppb.Timestamp {
+func (x *NetworkNode) GetKeyFirstUseTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.KeyUseTime
+		return x.KeyFirstUseTime
 	}
 	return nil
 }
 
-func (x *NetworkNode) GetKeyWaits() string {
+func (x *NetworkNode) GetKeyRotationMessage() string {
 	if x != nil {
-		return x.KeyWaits
+		return x.KeyRotationMessage
 	}
 	return ""
 }
 
-func (x *NetworkNode) GetKeyReplaced() bool {
+func (x *NetworkNode) GetKeyRotating() bool {
 	if x != nil {
-		return x.KeyReplaced
+		return x.KeyRotating
 	}
 	return false
 }
@@ -5259,8 +5259,8 @@ type RotatePresharedKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Each peer whose tunnel has a key, as peers/NAME.
 	Peers []string `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
-	// The time of the request: a key whose use_time is not before it is a new one.
-	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
+	// The time of the request: a key whose first_use_time is not before it is a new one.
+	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5302,9 +5302,9 @@ func (x *RotatePresharedKeyResponse) GetPeers() []string {
 	return nil
 }
 
-func (x *RotatePresharedKeyResponse) GetAskTime() *timestamppb.Timestamp {
+func (x *RotatePresharedKeyResponse) GetRequestTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.AskTime
+		return x.RequestTime
 	}
 	return nil
 }
@@ -5360,8 +5360,8 @@ type RotateNodeKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The names of the nodes.
 	Nodes []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// The time of the request: a key whose use_time is not before it is a new one.
-	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
+	// The time of the request: a key whose key_first_use_time is not before it is a new one.
+	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5403,9 +5403,9 @@ func (x *RotateNodeKeysResponse) GetNodes() []string {
 	return nil
 }
 
-func (x *RotateNodeKeysResponse) GetAskTime() *timestamppb.Timestamp {
+func (x *RotateNodeKeysResponse) GetRequestTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.AskTime
+		return x.RequestTime
 	}
 	return nil
 }
@@ -5527,7 +5527,7 @@ type NetworkPlan struct {
 	// The prefixes from which aliases are allocated.
 	AliasPool []string `protobuf:"bytes,6,rep,name=alias_pool,json=aliasPool,proto3" json:"alias_pool,omitempty"`
 	// What cannot work, and why; empty if everything can.
-	Refused []string `protobuf:"bytes,7,rep,name=refused,proto3" json:"refused,omitempty"`
+	Errors []string `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
 	// What is not known yet, or may differ from what was intended.
 	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// The size of the largest packet that passes if the tunnel is up, in bytes; 0 if unknown.
@@ -5611,9 +5611,9 @@ func (x *NetworkPlan) GetAliasPool() []string {
 	return nil
 }
 
-func (x *NetworkPlan) GetRefused() []string {
+func (x *NetworkPlan) GetErrors() []string {
 	if x != nil {
-		return x.Refused
+		return x.Errors
 	}
 	return nil
 }
@@ -5643,14 +5643,14 @@ func (x *NetworkPlan) GetTransit() []*PlannedTransit {
 type PlannedTransit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name in this cluster, or its ID.
-	Third string `protobuf:"bytes,1,opt,name=third,proto3" json:"third,omitempty"`
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Whether this cluster reaches it through the peer. Otherwise the peer reaches it through
 	// this cluster.
-	Through bool `protobuf:"varint,2,opt,name=through,proto3" json:"through,omitempty"`
+	ThroughPeer bool `protobuf:"varint,2,opt,name=through_peer,json=throughPeer,proto3" json:"through_peer,omitempty"`
 	// The number of addresses to be reached there.
 	Addresses uint32 `protobuf:"varint,3,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	// The number of these addresses that have an alias.
-	Named uint32 `protobuf:"varint,4,opt,name=named,proto3" json:"named,omitempty"`
+	Aliased uint32 `protobuf:"varint,4,opt,name=aliased,proto3" json:"aliased,omitempty"`
 	// What is missing before packets can pass; empty if nothing is missing.
 	Missing       string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5687,16 +5687,16 @@ func (*PlannedTransit) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
-func (x *PlannedTransit) GetThird() string {
+func (x *PlannedTransit) GetCluster() string {
 	if x != nil {
-		return x.Third
+		return x.Cluster
 	}
 	return ""
 }
 
-func (x *PlannedTransit) GetThrough() bool {
+func (x *PlannedTransit) GetThroughPeer() bool {
 	if x != nil {
-		return x.Through
+		return x.ThroughPeer
 	}
 	return false
 }
@@ -5708,9 +5708,9 @@ func (x *PlannedTransit) GetAddresses() uint32 {
 	return 0
 }
 
-func (x *PlannedTransit) GetNamed() uint32 {
+func (x *PlannedTransit) GetAliased() uint32 {
 	if x != nil {
-		return x.Named
+		return x.Aliased
 	}
 	return 0
 }
@@ -5784,8 +5784,8 @@ type PlannedAlias struct {
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Its alias; empty if it has none.
 	Alias string `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
-	// Whether the alias is already in force.
-	Stands bool `protobuf:"varint,3,opt,name=stands,proto3" json:"stands,omitempty"`
+	// Whether the alias is already in use.
+	InUse bool `protobuf:"varint,3,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	// Whether the prefix has no alias, and each of its addresses in use has its own.
 	ByAddress bool `protobuf:"varint,4,opt,name=by_address,json=byAddress,proto3" json:"by_address,omitempty"`
 	// The number of addresses that have an alias now.
@@ -5838,9 +5838,9 @@ func (x *PlannedAlias) GetAlias() string {
 	return ""
 }
 
-func (x *PlannedAlias) GetStands() bool {
+func (x *PlannedAlias) GetInUse() bool {
 	if x != nil {
-		return x.Stands
+		return x.InUse
 	}
 	return false
 }
@@ -6874,7 +6874,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
-	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xb7\x05\n" +
+	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xb9\x05\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -6888,9 +6888,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06tunnel\x18\a \x01(\v2\x12.entente.v1.TunnelR\x06tunnel\x12;\n" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\bprotocol\x18\t \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05found\x18\n" +
-	" \x01(\tR\x05found\x12\x1a\n" +
+	"\bprotocol\x18\t \x01(\rR\bprotocol\x12\x16\n" +
+	"\x06source\x18\n" +
+	" \x01(\tR\x06source\x12\x1a\n" +
 	"\bdecision\x18\v \x01(\tR\bdecision\x12\x12\n" +
 	"\x04code\x18\f \x01(\tR\x04code\x12-\n" +
 	"\asession\x18\r \x01(\v2\x13.entente.v1.SessionR\asession\x12'\n" +
@@ -6900,14 +6900,14 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\ain_band\x18\x11 \x01(\bR\x06inBand\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x01\n" +
 	"\bSighting\x12\x16\n" +
-	"\x06source\x18\x01 \x01(\tR\x06source\x12\x14\n" +
-	"\x05where\x18\x02 \x01(\tR\x05where\x12\x12\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x02 \x01(\tR\blocation\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12!\n" +
 	"\fdisplay_name\x18\x04 \x01(\tR\vdisplayName\x12\x1c\n" +
-	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x125\n" +
-	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xec\x02\n" +
+	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x12@\n" +
+	"\x0elast_seen_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\"\xec\x02\n" +
 	"\aSession\x12\x18\n" +
 	"\adialled\x18\x01 \x01(\bR\adialled\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x120\n" +
@@ -6959,11 +6959,11 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aA\n" +
 	"\x13RemotePrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb6\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
 	"\fPresharedKey\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x03R\x06number\x125\n" +
-	"\buse_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\auseTime\x12=\n" +
-	"\freplace_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vreplaceTime\x12\x18\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12@\n" +
+	"\x0efirst_use_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ffirstUseTime\x12J\n" +
+	"\x13rotation_start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x11rotationStartTime\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\"\x10\n" +
 	"\x0eGetInfoRequest\"\xb2\x04\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
@@ -6982,26 +6982,24 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\tautomatic\x18\v \x01(\bR\tautomatic\x12E\n" +
 	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\x126\n" +
 	"\vdns_domains\x18\r \x03(\v2\x15.entente.v1.DNSDomainR\n" +
-	"dnsDomains\"\xaa\x02\n" +
+	"dnsDomains\"\xc1\x02\n" +
 	"\tDNSDomain\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x1a\n" +
-	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12;\n" +
-	"\vanswer_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"answerTime\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\x129\n" +
-	"\n" +
-	"error_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\terrorTime\x12\x1a\n" +
-	"\bproblems\x18\x06 \x03(\tR\bproblems\x12\x19\n" +
-	"\bleft_out\x18\a \x01(\x05R\aleftOut\x12$\n" +
-	"\rauthenticated\x18\b \x01(\bR\rauthenticated\"\xf7\x01\n" +
+	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12H\n" +
+	"\x12last_response_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x10lastResponseTime\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12D\n" +
+	"\x10error_start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eerrorStartTime\x12\x1a\n" +
+	"\bproblems\x18\x06 \x03(\tR\bproblems\x12\x18\n" +
+	"\aomitted\x18\a \x01(\x05R\aomitted\x12$\n" +
+	"\rauthenticated\x18\b \x01(\bR\rauthenticated\"\x86\x02\n" +
 	"\x0eDNSPublication\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
 	"\x06server\x18\x03 \x01(\tR\x06server\x12\x1a\n" +
 	"\binstance\x18\x04 \x01(\tR\binstance\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\x12=\n" +
-	"\fconfirm_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vconfirmTime\x12\x18\n" +
-	"\aleaving\x18\a \x01(\bR\aleaving\x12\x18\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12J\n" +
+	"\x13last_confirmed_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x11lastConfirmedTime\x12\x1a\n" +
+	"\bremoving\x18\a \x01(\bR\bremoving\x12\x18\n" +
 	"\aproblem\x18\b \x01(\tR\aproblem\"a\n" +
 	"\x10ListPeersRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -7252,11 +7250,11 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\"7\n" +
 	"\x17GetNetworkStatusRequest\x12\x1c\n" +
-	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\"\x93\x01\n" +
+	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\"\x92\x01\n" +
 	"\x18GetNetworkStatusResponse\x12-\n" +
 	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
-	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xde\x02\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x18\n" +
+	"\aomitted\x18\x03 \x01(\x05R\aomitted\"\xf5\x02\n" +
 	"\vNetworkPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -7269,23 +7267,22 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\astandby\x18\b \x01(\bR\astandby\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x16\n" +
 	"\x06direct\x18\n" +
-	" \x01(\bR\x06direct\x12\x10\n" +
-	"\x03way\x18\v \x01(\tR\x03way\x12\x17\n" +
+	" \x01(\bR\x06direct\x12'\n" +
+	"\x0fconnection_type\x18\v \x01(\tR\x0econnectionType\x12\x17\n" +
 	"\ain_band\x18\f \x01(\bR\x06inBand\x12\x18\n" +
-	"\athrough\x18\r \x01(\tR\athrough\"\xa2\x03\n" +
+	"\athrough\x18\r \x01(\tR\athrough\"\xdc\x03\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
-	"\tendpoints\x18\x03 \x03(\tR\tendpoints\x12\x1c\n" +
-	"\tannounced\x18\x04 \x03(\tR\tannounced\x12\x18\n" +
-	"\abackend\x18\x05 \x01(\tR\abackend\x12=\n" +
-	"\fobserve_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12\x1a\n" +
+	"\tendpoints\x18\x03 \x03(\tR\tendpoints\x12/\n" +
+	"\x13announced_endpoints\x18\x04 \x03(\tR\x12announcedEndpoints\x12\x18\n" +
+	"\abackend\x18\x05 \x01(\tR\abackend\x12D\n" +
+	"\x10last_report_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0elastReportTime\x12\x1a\n" +
 	"\bproblems\x18\a \x03(\tR\bproblems\x126\n" +
-	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\x12<\n" +
-	"\fkey_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"keyUseTime\x12\x1b\n" +
-	"\tkey_waits\x18\r \x01(\tR\bkeyWaits\x12!\n" +
-	"\fkey_replaced\x18\x0e \x01(\bR\vkeyReplaced\"v\n" +
+	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\x12G\n" +
+	"\x12key_first_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0fkeyFirstUseTime\x120\n" +
+	"\x14key_rotation_message\x18\r \x01(\tR\x12keyRotationMessage\x12!\n" +
+	"\fkey_rotating\x18\x0e \x01(\bR\vkeyRotating\"v\n" +
 	"\x0eNetworkFinding\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
@@ -7293,20 +7290,20 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06remedy\x18\x04 \x01(\tR\x06remedy\";\n" +
 	"\x19RotatePresharedKeyRequest\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x84\x02R\x04name\"i\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x84\x02R\x04name\"q\n" +
 	"\x1aRotatePresharedKeyResponse\x12\x14\n" +
-	"\x05peers\x18\x01 \x03(\tR\x05peers\x125\n" +
-	"\bask_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"A\n" +
+	"\x05peers\x18\x01 \x03(\tR\x05peers\x12=\n" +
+	"\frequest_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"A\n" +
 	"\x15RotateNodeKeysRequest\x12(\n" +
-	"\x05nodes\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\xf4\x03\"\ar\x05\x10\x01\x18\xfd\x01R\x05nodes\"e\n" +
+	"\x05nodes\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\xf4\x03\"\ar\x05\x10\x01\x18\xfd\x01R\x05nodes\"m\n" +
 	"\x16RotateNodeKeysResponse\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x125\n" +
-	"\bask_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"_\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12=\n" +
+	"\frequest_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"_\n" +
 	"\x12PlanNetworkRequest\x12\x1c\n" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12+\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\xe8\x01\x01R\bprefixes\"D\n" +
 	"\x13PlanNetworkResponse\x12-\n" +
-	"\x05plans\x18\x01 \x03(\v2\x17.entente.v1.NetworkPlanR\x05plans\"\x97\x03\n" +
+	"\x05plans\x18\x01 \x03(\v2\x17.entente.v1.NetworkPlanR\x05plans\"\x95\x03\n" +
 	"\vNetworkPlan\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12=\n" +
 	"\fown_gateways\x18\x02 \x03(\v2\x1a.entente.v1.PlannedGatewayR\vownGateways\x126\n" +
@@ -7314,25 +7311,25 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06remote\x18\x04 \x03(\v2\x18.entente.v1.PlannedAliasR\x06remote\x12.\n" +
 	"\x05local\x18\x05 \x03(\v2\x18.entente.v1.PlannedAliasR\x05local\x12\x1d\n" +
 	"\n" +
-	"alias_pool\x18\x06 \x03(\tR\taliasPool\x12\x18\n" +
-	"\arefused\x18\a \x03(\tR\arefused\x12\x1a\n" +
+	"alias_pool\x18\x06 \x03(\tR\taliasPool\x12\x16\n" +
+	"\x06errors\x18\a \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\b \x03(\tR\bwarnings\x12\x10\n" +
 	"\x03mtu\x18\t \x01(\x05R\x03mtu\x124\n" +
 	"\atransit\x18\n" +
-	" \x03(\v2\x1a.entente.v1.PlannedTransitR\atransit\"\x8e\x01\n" +
-	"\x0ePlannedTransit\x12\x14\n" +
-	"\x05third\x18\x01 \x01(\tR\x05third\x12\x18\n" +
-	"\athrough\x18\x02 \x01(\bR\athrough\x12\x1c\n" +
-	"\taddresses\x18\x03 \x01(\rR\taddresses\x12\x14\n" +
-	"\x05named\x18\x04 \x01(\rR\x05named\x12\x18\n" +
+	" \x03(\v2\x1a.entente.v1.PlannedTransitR\atransit\"\x9f\x01\n" +
+	"\x0ePlannedTransit\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12!\n" +
+	"\fthrough_peer\x18\x02 \x01(\bR\vthroughPeer\x12\x1c\n" +
+	"\taddresses\x18\x03 \x01(\rR\taddresses\x12\x18\n" +
+	"\aaliased\x18\x04 \x01(\rR\aaliased\x12\x18\n" +
 	"\amissing\x18\x05 \x01(\tR\amissing\"B\n" +
 	"\x0ePlannedGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"\x91\x01\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"\x90\x01\n" +
 	"\fPlannedAlias\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
-	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x16\n" +
-	"\x06stands\x18\x03 \x01(\bR\x06stands\x12\x1d\n" +
+	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x15\n" +
+	"\x06in_use\x18\x03 \x01(\bR\x05inUse\x12\x1d\n" +
 	"\n" +
 	"by_address\x18\x04 \x01(\bR\tbyAddress\x12\x1c\n" +
 	"\taddresses\x18\x05 \x01(\rR\taddresses\"\x1d\n" +
@@ -7602,7 +7599,7 @@ var file_entente_v1_admin_proto_depIdxs = []int32{
 	108, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
 	98,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	107, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	107, // 9: entente.v1.Sighting.last_seen_time:type_name -> google.protobuf.Timestamp
 	107, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
 	109, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
 	109, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
@@ -7618,15 +7615,15 @@ var file_entente_v1_admin_proto_depIdxs = []int32{
 	99,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
 	100, // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	107, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
-	107, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
+	107, // 25: entente.v1.PresharedKey.first_use_time:type_name -> google.protobuf.Timestamp
+	107, // 26: entente.v1.PresharedKey.rotation_start_time:type_name -> google.protobuf.Timestamp
 	107, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
 	107, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	107, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	107, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	107, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	107, // 31: entente.v1.DNSDomain.last_response_time:type_name -> google.protobuf.Timestamp
+	107, // 32: entente.v1.DNSDomain.error_start_time:type_name -> google.protobuf.Timestamp
+	107, // 33: entente.v1.DNSPublication.last_confirmed_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
 	109, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
@@ -7678,11 +7675,11 @@ var file_entente_v1_admin_proto_depIdxs = []int32{
 	68,  // 82: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
 	69,  // 83: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
 	109, // 84: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	107, // 85: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	107, // 85: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
 	70,  // 86: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	107, // 87: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
-	107, // 88: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
-	107, // 89: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
+	107, // 87: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
+	107, // 88: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
+	107, // 89: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
 	77,  // 90: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
 	79,  // 91: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
 	79,  // 92: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway

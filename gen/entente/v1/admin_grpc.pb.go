@@ -226,7 +226,7 @@ type AdminServiceClient interface {
 	//
 	// PeeringRequests that name the peer are deleted with their contracts. A PeeringRequest for
 	// any peer (peers/-) stays and chooses another provider; it leaves out this peer until the
-	// peer is removed from the annotation entente.dev/left-out of the PeeringRequest.
+	// peer is removed from the annotation entente.dev/excluded-clusters of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
@@ -797,7 +797,7 @@ type AdminServiceServer interface {
 	//
 	// PeeringRequests that name the peer are deleted with their contracts. A PeeringRequest for
 	// any peer (peers/-) stays and chooses another provider; it leaves out this peer until the
-	// peer is removed from the annotation entente.dev/left-out of the PeeringRequest.
+	// peer is removed from the annotation entente.dev/excluded-clusters of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).

@@ -247,9 +247,9 @@ type WatchServicesResponse struct {
 	// The Service itself; unset if it has not changed since it was last sent.
 	State *ExportedService `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Endpoints that were added or changed.
-	Set []*ServiceEndpoint `protobuf:"bytes,4,rep,name=set,proto3" json:"set,omitempty"`
+	UpdatedEndpoints []*ServiceEndpoint `protobuf:"bytes,4,rep,name=updated_endpoints,json=updatedEndpoints,proto3" json:"updated_endpoints,omitempty"`
 	// Endpoints that were removed, identified by address and ports only.
-	Removed []*ServiceEndpoint `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
+	RemovedEndpoints []*ServiceEndpoint `protobuf:"bytes,5,rep,name=removed_endpoints,json=removedEndpoints,proto3" json:"removed_endpoints,omitempty"`
 	// Whether this message completes the Service. A Service has at most 5000 endpoints.
 	Complete      bool `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -307,16 +307,16 @@ func (x *WatchServicesResponse) GetState() *ExportedService {
 	return nil
 }
 
-func (x *WatchServicesResponse) GetSet() []*ServiceEndpoint {
+func (x *WatchServicesResponse) GetUpdatedEndpoints() []*ServiceEndpoint {
 	if x != nil {
-		return x.Set
+		return x.UpdatedEndpoints
 	}
 	return nil
 }
 
-func (x *WatchServicesResponse) GetRemoved() []*ServiceEndpoint {
+func (x *WatchServicesResponse) GetRemovedEndpoints() []*ServiceEndpoint {
 	if x != nil {
-		return x.Removed
+		return x.RemovedEndpoints
 	}
 	return nil
 }
@@ -406,7 +406,7 @@ func (x *ExportedService) GetExport() *ServiceExport {
 type ServiceExport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The time since which it is exported: if clusters disagree, the oldest export decides.
-	Created *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=created,proto3" json:"created,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Labels of the imported Service, at most 4096 bytes.
 	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Annotations of the imported Service, at most 4096 bytes.
@@ -449,9 +449,9 @@ func (*ServiceExport) Descriptor() ([]byte, []int) {
 	return file_entente_v1_export_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ServiceExport) GetCreated() *timestamppb.Timestamp {
+func (x *ServiceExport) GetCreateTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Created
+		return x.CreateTime
 	}
 	return nil
 }
@@ -594,21 +594,22 @@ const file_entente_v1_export_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\v2\x17.entente.v1.ServiceNameB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\x02R\bservices\"\x93\x01\n" +
 	"\vServiceName\x12F\n" +
 	"\tnamespace\x18\x01 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12<\n" +
-	"\x04name\x18\x02 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\"\xc1\x02\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\"\xef\x02\n" +
 	"\x15WatchServicesResponse\x129\n" +
 	"\aservice\x18\x01 \x01(\v2\x17.entente.v1.ServiceNameB\x06\xbaH\x03\xc8\x01\x01R\aservice\x12\"\n" +
 	"\arefusal\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\arefusal\x121\n" +
-	"\x05state\x18\x03 \x01(\v2\x1b.entente.v1.ExportedServiceR\x05state\x128\n" +
-	"\x03set\x18\x04 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\x03set\x12@\n" +
-	"\aremoved\x18\x05 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\aremoved\x12\x1a\n" +
+	"\x05state\x18\x03 \x01(\v2\x1b.entente.v1.ExportedServiceR\x05state\x12S\n" +
+	"\x11updated_endpoints\x18\x04 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\x10updatedEndpoints\x12S\n" +
+	"\x11removed_endpoints\x18\x05 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\x10removedEndpoints\x12\x1a\n" +
 	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\x89\x02\n" +
 	"\x0fExportedService\x12<\n" +
 	"\aservice\x18\x01 \x01(\v2\x1a.entente.v1.OfferedServiceB\x06\xbaH\x03\xc8\x01\x01R\aservice\x12@\n" +
 	"\x10session_affinity\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\x04NoneR\bClientIPR\x0fsessionAffinity\x12C\n" +
 	"\x18session_affinity_seconds\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\x80\xa3\x05R\x16sessionAffinitySeconds\x121\n" +
-	"\x06export\x18\x04 \x01(\v2\x19.entente.v1.ServiceExportR\x06export\"\xa6\x04\n" +
-	"\rServiceExport\x12<\n" +
-	"\acreated\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\acreated\x12G\n" +
+	"\x06export\x18\x04 \x01(\v2\x19.entente.v1.ServiceExportR\x06export\"\xad\x04\n" +
+	"\rServiceExport\x12C\n" +
+	"\vcreate_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\n" +
+	"createTime\x12G\n" +
 	"\x06labels\x18\x02 \x03(\v2%.entente.v1.ServiceExport.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\x06labels\x12V\n" +
 	"\vannotations\x18\x03 \x03(\v2*.entente.v1.ServiceExport.AnnotationsEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\vannotations\x12O\n" +
 	"\x17internal_traffic_policy\x18\x04 \x01(\tB\x17\xbaH\x14r\x12R\x00R\aClusterR\x05LocalR\x15internalTrafficPolicy\x12j\n" +
@@ -670,11 +671,11 @@ var file_entente_v1_export_proto_depIdxs = []int32{
 	3,  // 1: entente.v1.WatchServicesRequest.services:type_name -> entente.v1.ServiceName
 	3,  // 2: entente.v1.WatchServicesResponse.service:type_name -> entente.v1.ServiceName
 	5,  // 3: entente.v1.WatchServicesResponse.state:type_name -> entente.v1.ExportedService
-	7,  // 4: entente.v1.WatchServicesResponse.set:type_name -> entente.v1.ServiceEndpoint
-	7,  // 5: entente.v1.WatchServicesResponse.removed:type_name -> entente.v1.ServiceEndpoint
+	7,  // 4: entente.v1.WatchServicesResponse.updated_endpoints:type_name -> entente.v1.ServiceEndpoint
+	7,  // 5: entente.v1.WatchServicesResponse.removed_endpoints:type_name -> entente.v1.ServiceEndpoint
 	11, // 6: entente.v1.ExportedService.service:type_name -> entente.v1.OfferedService
 	6,  // 7: entente.v1.ExportedService.export:type_name -> entente.v1.ServiceExport
-	12, // 8: entente.v1.ServiceExport.created:type_name -> google.protobuf.Timestamp
+	12, // 8: entente.v1.ServiceExport.create_time:type_name -> google.protobuf.Timestamp
 	8,  // 9: entente.v1.ServiceExport.labels:type_name -> entente.v1.ServiceExport.LabelsEntry
 	9,  // 10: entente.v1.ServiceExport.annotations:type_name -> entente.v1.ServiceExport.AnnotationsEntry
 	10, // 11: entente.v1.ServiceEndpoint.ports:type_name -> entente.v1.ServiceEndpoint.PortsEntry

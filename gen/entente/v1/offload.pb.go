@@ -184,7 +184,7 @@ type SyncRequest struct {
 	//	*SyncRequest_Open_
 	//	*SyncRequest_Apply_
 	//	*SyncRequest_Delete_
-	//	*SyncRequest_Answer_
+	//	*SyncRequest_Pong_
 	Message       isSyncRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -254,10 +254,10 @@ func (x *SyncRequest) GetDelete() *SyncRequest_Delete {
 	return nil
 }
 
-func (x *SyncRequest) GetAnswer() *SyncRequest_Answer {
+func (x *SyncRequest) GetPong() *SyncRequest_Pong {
 	if x != nil {
-		if x, ok := x.Message.(*SyncRequest_Answer_); ok {
-			return x.Answer
+		if x, ok := x.Message.(*SyncRequest_Pong_); ok {
+			return x.Pong
 		}
 	}
 	return nil
@@ -282,9 +282,9 @@ type SyncRequest_Delete_ struct {
 	Delete *SyncRequest_Delete `protobuf:"bytes,3,opt,name=delete,proto3,oneof"`
 }
 
-type SyncRequest_Answer_ struct {
-	// Confirms, in response to a question, that the consumer is alive.
-	Answer *SyncRequest_Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"`
+type SyncRequest_Pong_ struct {
+	// Confirms, in response to a ping, that the consumer is alive.
+	Pong *SyncRequest_Pong `protobuf:"bytes,4,opt,name=pong,proto3,oneof"`
 }
 
 func (*SyncRequest_Open_) isSyncRequest_Message() {}
@@ -293,7 +293,7 @@ func (*SyncRequest_Apply_) isSyncRequest_Message() {}
 
 func (*SyncRequest_Delete_) isSyncRequest_Message() {}
 
-func (*SyncRequest_Answer_) isSyncRequest_Message() {}
+func (*SyncRequest_Pong_) isSyncRequest_Message() {}
 
 // SyncResponse is a message from the provider.
 type SyncResponse struct {
@@ -302,12 +302,12 @@ type SyncResponse struct {
 	//
 	// Types that are valid to be assigned to Message:
 	//
-	//	*SyncResponse_Held_
+	//	*SyncResponse_Existing_
 	//	*SyncResponse_Synced_
 	//	*SyncResponse_Ack_
 	//	*SyncResponse_Status_
 	//	*SyncResponse_Event_
-	//	*SyncResponse_Question_
+	//	*SyncResponse_Ping_
 	Message       isSyncResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,10 +350,10 @@ func (x *SyncResponse) GetMessage() isSyncResponse_Message {
 	return nil
 }
 
-func (x *SyncResponse) GetHeld() *SyncResponse_Held {
+func (x *SyncResponse) GetExisting() *SyncResponse_Existing {
 	if x != nil {
-		if x, ok := x.Message.(*SyncResponse_Held_); ok {
-			return x.Held
+		if x, ok := x.Message.(*SyncResponse_Existing_); ok {
+			return x.Existing
 		}
 	}
 	return nil
@@ -395,10 +395,10 @@ func (x *SyncResponse) GetEvent() *SyncResponse_Event {
 	return nil
 }
 
-func (x *SyncResponse) GetQuestion() *SyncResponse_Question {
+func (x *SyncResponse) GetPing() *SyncResponse_Ping {
 	if x != nil {
-		if x, ok := x.Message.(*SyncResponse_Question_); ok {
-			return x.Question
+		if x, ok := x.Message.(*SyncResponse_Ping_); ok {
+			return x.Ping
 		}
 	}
 	return nil
@@ -408,9 +408,9 @@ type isSyncResponse_Message interface {
 	isSyncResponse_Message()
 }
 
-type SyncResponse_Held_ struct {
+type SyncResponse_Existing_ struct {
 	// Reports an object that the provider has.
-	Held *SyncResponse_Held `protobuf:"bytes,1,opt,name=held,proto3,oneof"`
+	Existing *SyncResponse_Existing `protobuf:"bytes,1,opt,name=existing,proto3,oneof"`
 }
 
 type SyncResponse_Synced_ struct {
@@ -433,12 +433,12 @@ type SyncResponse_Event_ struct {
 	Event *SyncResponse_Event `protobuf:"bytes,5,opt,name=event,proto3,oneof"`
 }
 
-type SyncResponse_Question_ struct {
+type SyncResponse_Ping_ struct {
 	// Asks whether the consumer is alive.
-	Question *SyncResponse_Question `protobuf:"bytes,6,opt,name=question,proto3,oneof"`
+	Ping *SyncResponse_Ping `protobuf:"bytes,6,opt,name=ping,proto3,oneof"`
 }
 
-func (*SyncResponse_Held_) isSyncResponse_Message() {}
+func (*SyncResponse_Existing_) isSyncResponse_Message() {}
 
 func (*SyncResponse_Synced_) isSyncResponse_Message() {}
 
@@ -448,7 +448,7 @@ func (*SyncResponse_Status_) isSyncResponse_Message() {}
 
 func (*SyncResponse_Event_) isSyncResponse_Message() {}
 
-func (*SyncResponse_Question_) isSyncResponse_Message() {}
+func (*SyncResponse_Ping_) isSyncResponse_Message() {}
 
 // LogsRequest asks for a container's log.
 type LogsRequest struct {
@@ -1023,7 +1023,7 @@ type PodMetricsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The time of the response by the provider's clock. It shows the age of a measurement
 	// without synchronized clocks. Set in the first message.
-	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
+	SendTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=send_time,json=sendTime,proto3" json:"send_time,omitempty"`
 	// The pods. Each is in one message only.
 	Pods          []*PodMetricsResponse_Pod `protobuf:"bytes,2,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1060,9 +1060,9 @@ func (*PodMetricsResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *PodMetricsResponse) GetAnswerTime() *timestamppb.Timestamp {
+func (x *PodMetricsResponse) GetSendTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.AnswerTime
+		return x.SendTime
 	}
 	return nil
 }
@@ -1242,30 +1242,30 @@ func (x *SyncRequest_Delete) GetGracePeriodSeconds() int64 {
 	return 0
 }
 
-// Answer is the response to a question. From the first one on, the consumer times the fences
-// of its namespaces by its own monotonic clock.
-type SyncRequest_Answer struct {
+// Pong is the response to a ping. From the first one on, the consumer times the fences of its
+// namespaces by its own monotonic clock.
+type SyncRequest_Pong struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the question that it answers.
+	// The number of the ping.
 	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SyncRequest_Answer) Reset() {
-	*x = SyncRequest_Answer{}
+func (x *SyncRequest_Pong) Reset() {
+	*x = SyncRequest_Pong{}
 	mi := &file_entente_v1_offload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SyncRequest_Answer) String() string {
+func (x *SyncRequest_Pong) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SyncRequest_Answer) ProtoMessage() {}
+func (*SyncRequest_Pong) ProtoMessage() {}
 
-func (x *SyncRequest_Answer) ProtoReflect() protoreflect.Message {
+func (x *SyncRequest_Pong) ProtoReflect() protoreflect.Message {
 	mi := &file_entente_v1_offload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1277,20 +1277,20 @@ func (x *SyncRequest_Answer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SyncRequest_Answer.ProtoReflect.Descriptor instead.
-func (*SyncRequest_Answer) Descriptor() ([]byte, []int) {
+// Deprecated: Use SyncRequest_Pong.ProtoReflect.Descriptor instead.
+func (*SyncRequest_Pong) Descriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 3}
 }
 
-func (x *SyncRequest_Answer) GetNumber() uint64 {
+func (x *SyncRequest_Pong) GetNumber() uint64 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-// Held reports an object that the provider has.
-type SyncResponse_Held struct {
+// Existing reports an object that the provider has.
+type SyncResponse_Existing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The object.
 	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -1300,20 +1300,20 @@ type SyncResponse_Held struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SyncResponse_Held) Reset() {
-	*x = SyncResponse_Held{}
+func (x *SyncResponse_Existing) Reset() {
+	*x = SyncResponse_Existing{}
 	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SyncResponse_Held) String() string {
+func (x *SyncResponse_Existing) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SyncResponse_Held) ProtoMessage() {}
+func (*SyncResponse_Existing) ProtoMessage() {}
 
-func (x *SyncResponse_Held) ProtoReflect() protoreflect.Message {
+func (x *SyncResponse_Existing) ProtoReflect() protoreflect.Message {
 	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1325,19 +1325,19 @@ func (x *SyncResponse_Held) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SyncResponse_Held.ProtoReflect.Descriptor instead.
-func (*SyncResponse_Held) Descriptor() ([]byte, []int) {
+// Deprecated: Use SyncResponse_Existing.ProtoReflect.Descriptor instead.
+func (*SyncResponse_Existing) Descriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{2, 0}
 }
 
-func (x *SyncResponse_Held) GetRef() *ObjectRef {
+func (x *SyncResponse_Existing) GetRef() *ObjectRef {
 	if x != nil {
 		return x.Ref
 	}
 	return nil
 }
 
-func (x *SyncResponse_Held) GetHash() []byte {
+func (x *SyncResponse_Existing) GetHash() []byte {
 	if x != nil {
 		return x.Hash
 	}
@@ -1640,32 +1640,31 @@ func (x *SyncResponse_Event) GetCount() int32 {
 	return 0
 }
 
-// Question asks whether the consumer is alive, if it has namespaces with a fence. Once the
-// last question that was answered is older than a namespace's fence, the provider has
-// stopped the pods in that namespace on its own and permanently, and the consumer may run
-// them elsewhere.
-type SyncResponse_Question struct {
+// Ping asks whether the consumer is alive, if it has namespaces with a fence. Once the last
+// ping that was answered is older than a namespace's fence, the provider has stopped the pods
+// in that namespace on its own and permanently, and the consumer may run them elsewhere.
+type SyncResponse_Ping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the question. No number is used twice.
+	// The number of the ping. No number is used twice.
 	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SyncResponse_Question) Reset() {
-	*x = SyncResponse_Question{}
+func (x *SyncResponse_Ping) Reset() {
+	*x = SyncResponse_Ping{}
 	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SyncResponse_Question) String() string {
+func (x *SyncResponse_Ping) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SyncResponse_Question) ProtoMessage() {}
+func (*SyncResponse_Ping) ProtoMessage() {}
 
-func (x *SyncResponse_Question) ProtoReflect() protoreflect.Message {
+func (x *SyncResponse_Ping) ProtoReflect() protoreflect.Message {
 	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1677,12 +1676,12 @@ func (x *SyncResponse_Question) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SyncResponse_Question.ProtoReflect.Descriptor instead.
-func (*SyncResponse_Question) Descriptor() ([]byte, []int) {
+// Deprecated: Use SyncResponse_Ping.ProtoReflect.Descriptor instead.
+func (*SyncResponse_Ping) Descriptor() ([]byte, []int) {
 	return file_entente_v1_offload_proto_rawDescGZIP(), []int{2, 5}
 }
 
-func (x *SyncResponse_Question) GetNumber() uint64 {
+func (x *SyncResponse_Ping) GetNumber() uint64 {
 	if x != nil {
 		return x.Number
 	}
@@ -2158,12 +2157,12 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\x1e\n" +
 	"\x04name\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\x12\x1b\n" +
-	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\xdc\x04\n" +
+	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\xd4\x04\n" +
 	"\vSyncRequest\x122\n" +
 	"\x04open\x18\x01 \x01(\v2\x1c.entente.v1.SyncRequest.OpenH\x00R\x04open\x125\n" +
 	"\x05apply\x18\x02 \x01(\v2\x1d.entente.v1.SyncRequest.ApplyH\x00R\x05apply\x128\n" +
-	"\x06delete\x18\x03 \x01(\v2\x1e.entente.v1.SyncRequest.DeleteH\x00R\x06delete\x128\n" +
-	"\x06answer\x18\x04 \x01(\v2\x1e.entente.v1.SyncRequest.AnswerH\x00R\x06answer\x1a2\n" +
+	"\x06delete\x18\x03 \x01(\v2\x1e.entente.v1.SyncRequest.DeleteH\x00R\x06delete\x122\n" +
+	"\x04pong\x18\x04 \x01(\v2\x1c.entente.v1.SyncRequest.PongH\x00R\x04pong\x1a2\n" +
 	"\x04Open\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x1az\n" +
@@ -2174,18 +2173,18 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x06Delete\x12/\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefB\x06\xbaH\x03\xc8\x01\x01R\x03ref\x125\n" +
 	"\x14grace_period_seconds\x18\x02 \x01(\x03H\x00R\x12gracePeriodSeconds\x88\x01\x01B\x17\n" +
-	"\x15_grace_period_seconds\x1a \n" +
-	"\x06Answer\x12\x16\n" +
+	"\x15_grace_period_seconds\x1a\x1e\n" +
+	"\x04Pong\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06numberB\x10\n" +
 	"\amessage\x12\x05\xbaH\x02\b\x01\"\xd5\a\n" +
-	"\fSyncResponse\x123\n" +
-	"\x04held\x18\x01 \x01(\v2\x1d.entente.v1.SyncResponse.HeldH\x00R\x04held\x129\n" +
+	"\fSyncResponse\x12?\n" +
+	"\bexisting\x18\x01 \x01(\v2!.entente.v1.SyncResponse.ExistingH\x00R\bexisting\x129\n" +
 	"\x06synced\x18\x02 \x01(\v2\x1f.entente.v1.SyncResponse.SyncedH\x00R\x06synced\x120\n" +
 	"\x03ack\x18\x03 \x01(\v2\x1c.entente.v1.SyncResponse.AckH\x00R\x03ack\x129\n" +
 	"\x06status\x18\x04 \x01(\v2\x1f.entente.v1.SyncResponse.StatusH\x00R\x06status\x126\n" +
-	"\x05event\x18\x05 \x01(\v2\x1e.entente.v1.SyncResponse.EventH\x00R\x05event\x12?\n" +
-	"\bquestion\x18\x06 \x01(\v2!.entente.v1.SyncResponse.QuestionH\x00R\bquestion\x1aC\n" +
-	"\x04Held\x12'\n" +
+	"\x05event\x18\x05 \x01(\v2\x1e.entente.v1.SyncResponse.EventH\x00R\x05event\x123\n" +
+	"\x04ping\x18\x06 \x01(\v2\x1d.entente.v1.SyncResponse.PingH\x00R\x04ping\x1aG\n" +
+	"\bExisting\x12'\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefR\x03ref\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x1a\b\n" +
 	"\x06Synced\x1a\x92\x01\n" +
@@ -2209,8 +2208,8 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x05R\x05count\x1a\"\n" +
-	"\bQuestion\x12\x16\n" +
+	"\x05count\x18\x05 \x01(\x05R\x05count\x1a\x1e\n" +
+	"\x04Ping\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06numberB\t\n" +
 	"\amessage\"\xa7\x03\n" +
 	"\vLogsRequest\x12*\n" +
@@ -2275,10 +2274,9 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"?\n" +
 	"\x11PodMetricsRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
-	"contractId\"\xb9\x03\n" +
-	"\x12PodMetricsResponse\x12;\n" +
-	"\vanswer_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"answerTime\x126\n" +
+	"contractId\"\xb5\x03\n" +
+	"\x12PodMetricsResponse\x127\n" +
+	"\tsend_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bsendTime\x126\n" +
 	"\x04pods\x18\x02 \x03(\v2\".entente.v1.PodMetricsResponse.PodR\x04pods\x1a\xc4\x01\n" +
 	"\x03Pod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12.\n" +
@@ -2341,13 +2339,13 @@ var file_entente_v1_offload_proto_goTypes = []any{
 	(*SyncRequest_Open)(nil),             // 12: entente.v1.SyncRequest.Open
 	(*SyncRequest_Apply)(nil),            // 13: entente.v1.SyncRequest.Apply
 	(*SyncRequest_Delete)(nil),           // 14: entente.v1.SyncRequest.Delete
-	(*SyncRequest_Answer)(nil),           // 15: entente.v1.SyncRequest.Answer
-	(*SyncResponse_Held)(nil),            // 16: entente.v1.SyncResponse.Held
+	(*SyncRequest_Pong)(nil),             // 15: entente.v1.SyncRequest.Pong
+	(*SyncResponse_Existing)(nil),        // 16: entente.v1.SyncResponse.Existing
 	(*SyncResponse_Synced)(nil),          // 17: entente.v1.SyncResponse.Synced
 	(*SyncResponse_Ack)(nil),             // 18: entente.v1.SyncResponse.Ack
 	(*SyncResponse_Status)(nil),          // 19: entente.v1.SyncResponse.Status
 	(*SyncResponse_Event)(nil),           // 20: entente.v1.SyncResponse.Event
-	(*SyncResponse_Question)(nil),        // 21: entente.v1.SyncResponse.Question
+	(*SyncResponse_Ping)(nil),            // 21: entente.v1.SyncResponse.Ping
 	(*ExecRequest_Start)(nil),            // 22: entente.v1.ExecRequest.Start
 	(*ExecRequest_StdinEnd)(nil),         // 23: entente.v1.ExecRequest.StdinEnd
 	(*ExecRequest_Resize)(nil),           // 24: entente.v1.ExecRequest.Resize
@@ -2363,24 +2361,24 @@ var file_entente_v1_offload_proto_depIdxs = []int32{
 	12, // 1: entente.v1.SyncRequest.open:type_name -> entente.v1.SyncRequest.Open
 	13, // 2: entente.v1.SyncRequest.apply:type_name -> entente.v1.SyncRequest.Apply
 	14, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
-	15, // 4: entente.v1.SyncRequest.answer:type_name -> entente.v1.SyncRequest.Answer
-	16, // 5: entente.v1.SyncResponse.held:type_name -> entente.v1.SyncResponse.Held
+	15, // 4: entente.v1.SyncRequest.pong:type_name -> entente.v1.SyncRequest.Pong
+	16, // 5: entente.v1.SyncResponse.existing:type_name -> entente.v1.SyncResponse.Existing
 	17, // 6: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
 	18, // 7: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
 	19, // 8: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
 	20, // 9: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
-	21, // 10: entente.v1.SyncResponse.question:type_name -> entente.v1.SyncResponse.Question
+	21, // 10: entente.v1.SyncResponse.ping:type_name -> entente.v1.SyncResponse.Ping
 	1,  // 11: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
 	22, // 12: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
 	23, // 13: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
 	24, // 14: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
 	25, // 15: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
 	26, // 16: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
-	29, // 17: entente.v1.PodMetricsResponse.answer_time:type_name -> google.protobuf.Timestamp
+	29, // 17: entente.v1.PodMetricsResponse.send_time:type_name -> google.protobuf.Timestamp
 	27, // 18: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
 	1,  // 19: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
 	1,  // 20: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
-	1,  // 21: entente.v1.SyncResponse.Held.ref:type_name -> entente.v1.ObjectRef
+	1,  // 21: entente.v1.SyncResponse.Existing.ref:type_name -> entente.v1.ObjectRef
 	1,  // 22: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
 	1,  // 23: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
 	1,  // 24: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
@@ -2415,15 +2413,15 @@ func file_entente_v1_offload_proto_init() {
 		(*SyncRequest_Open_)(nil),
 		(*SyncRequest_Apply_)(nil),
 		(*SyncRequest_Delete_)(nil),
-		(*SyncRequest_Answer_)(nil),
+		(*SyncRequest_Pong_)(nil),
 	}
 	file_entente_v1_offload_proto_msgTypes[2].OneofWrappers = []any{
-		(*SyncResponse_Held_)(nil),
+		(*SyncResponse_Existing_)(nil),
 		(*SyncResponse_Synced_)(nil),
 		(*SyncResponse_Ack_)(nil),
 		(*SyncResponse_Status_)(nil),
 		(*SyncResponse_Event_)(nil),
-		(*SyncResponse_Question_)(nil),
+		(*SyncResponse_Ping_)(nil),
 	}
 	file_entente_v1_offload_proto_msgTypes[3].OneofWrappers = []any{}
 	file_entente_v1_offload_proto_msgTypes[5].OneofWrappers = []any{

@@ -34,9 +34,9 @@ const (
 // session, regardless of which side dialled.
 type OffloadServiceClient interface {
 	// Sync keeps the objects of one contract in sync for the lifetime of the contract. The
-	// provider first sends the objects that it has: one Held per object, then Synced. From then
-	// on the consumer sends the differences from its desired state, and the provider sends an
-	// Ack for each and a Status or an Event for each change. A reconnect therefore costs a
+	// provider first sends the objects that it has: one Existing per object, then Synced. From
+	// then on the consumer sends the differences from its desired state, and the provider sends
+	// an Ack for each and a Status or an Event for each change. A reconnect therefore costs a
 	// comparison, not a resend.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
@@ -156,9 +156,9 @@ type OffloadService_PodMetricsClient = grpc.ServerStreamingClient[PodMetricsResp
 // session, regardless of which side dialled.
 type OffloadServiceServer interface {
 	// Sync keeps the objects of one contract in sync for the lifetime of the contract. The
-	// provider first sends the objects that it has: one Held per object, then Synced. From then
-	// on the consumer sends the differences from its desired state, and the provider sends an
-	// Ack for each and a Status or an Event for each change. A reconnect therefore costs a
+	// provider first sends the objects that it has: one Existing per object, then Synced. From
+	// then on the consumer sends the differences from its desired state, and the provider sends
+	// an Ack for each and a Status or an Event for each change. A reconnect therefore costs a
 	// comparison, not a resend.
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,

@@ -24,56 +24,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Lending states whether the sender offers the receiver anything.
-type PeerState_Lending int32
+// Offering states whether the sender offers the receiver anything.
+type PeerState_Offering int32
 
 const (
 	// Not set, or unknown to this receiver. WatchOffer returns the offer.
-	PeerState_LENDING_UNSPECIFIED PeerState_Lending = 0
+	PeerState_OFFERING_UNSPECIFIED PeerState_Offering = 0
 	// The sender offers neither resources nor services.
-	PeerState_LENDING_NOTHING PeerState_Lending = 1
+	PeerState_OFFERING_NOTHING PeerState_Offering = 1
 	// The sender offers resources or services.
-	PeerState_LENDING_SOMETHING PeerState_Lending = 2
+	PeerState_OFFERING_SOMETHING PeerState_Offering = 2
 )
 
-// Enum value maps for PeerState_Lending.
+// Enum value maps for PeerState_Offering.
 var (
-	PeerState_Lending_name = map[int32]string{
-		0: "LENDING_UNSPECIFIED",
-		1: "LENDING_NOTHING",
-		2: "LENDING_SOMETHING",
+	PeerState_Offering_name = map[int32]string{
+		0: "OFFERING_UNSPECIFIED",
+		1: "OFFERING_NOTHING",
+		2: "OFFERING_SOMETHING",
 	}
-	PeerState_Lending_value = map[string]int32{
-		"LENDING_UNSPECIFIED": 0,
-		"LENDING_NOTHING":     1,
-		"LENDING_SOMETHING":   2,
+	PeerState_Offering_value = map[string]int32{
+		"OFFERING_UNSPECIFIED": 0,
+		"OFFERING_NOTHING":     1,
+		"OFFERING_SOMETHING":   2,
 	}
 )
 
-func (x PeerState_Lending) Enum() *PeerState_Lending {
-	p := new(PeerState_Lending)
+func (x PeerState_Offering) Enum() *PeerState_Offering {
+	p := new(PeerState_Offering)
 	*p = x
 	return p
 }
 
-func (x PeerState_Lending) String() string {
+func (x PeerState_Offering) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (PeerState_Lending) Descriptor() protoreflect.EnumDescriptor {
+func (PeerState_Offering) Descriptor() protoreflect.EnumDescriptor {
 	return file_entente_v1_peering_proto_enumTypes[0].Descriptor()
 }
 
-func (PeerState_Lending) Type() protoreflect.EnumType {
+func (PeerState_Offering) Type() protoreflect.EnumType {
 	return &file_entente_v1_peering_proto_enumTypes[0]
 }
 
-func (x PeerState_Lending) Number() protoreflect.EnumNumber {
+func (x PeerState_Offering) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use PeerState_Lending.Descriptor instead.
-func (PeerState_Lending) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use PeerState_Offering.Descriptor instead.
+func (PeerState_Offering) EnumDescriptor() ([]byte, []int) {
 	return file_entente_v1_peering_proto_rawDescGZIP(), []int{14, 0}
 }
 
@@ -463,9 +463,9 @@ type WatchOfferResponse struct {
 	// The offer.
 	Offer *Offer `protobuf:"bytes,1,opt,name=offer,proto3" json:"offer,omitempty"`
 	// Whether the services are those of the previous message; offer then lists none.
-	SameServices  bool `protobuf:"varint,2,opt,name=same_services,json=sameServices,proto3" json:"same_services,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServicesUnchanged bool `protobuf:"varint,2,opt,name=services_unchanged,json=servicesUnchanged,proto3" json:"services_unchanged,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *WatchOfferResponse) Reset() {
@@ -505,9 +505,9 @@ func (x *WatchOfferResponse) GetOffer() *Offer {
 	return nil
 }
 
-func (x *WatchOfferResponse) GetSameServices() bool {
+func (x *WatchOfferResponse) GetServicesUnchanged() bool {
 	if x != nil {
-		return x.SameServices
+		return x.ServicesUnchanged
 	}
 	return false
 }
@@ -813,7 +813,7 @@ type PeerState struct {
 	// A number that grows by one with each message of this stream.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The time at which it was sent, by the sender's clock.
-	SentAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
+	SendTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=send_time,json=sendTime,proto3" json:"send_time,omitempty"`
 	// The newest protocol revision that the sender supports.
 	Protocol uint32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// The sender's capabilities beyond that revision; unknown names are ignored. "carry": it
@@ -834,15 +834,15 @@ type PeerState struct {
 	// hash of its own bundle.
 	BundleHash []byte `protobuf:"bytes,9,opt,name=bundle_hash,json=bundleHash,proto3" json:"bundle_hash,omitempty"`
 	// Whether WatchOffer would offer the receiver anything now. A receiver that WatchOffer has
-	// sent an empty offer need not call WatchOffer while this is LENDING_NOTHING.
-	Lending PeerState_Lending `protobuf:"varint,10,opt,name=lending,proto3,enum=entente.v1.PeerState_Lending" json:"lending,omitempty"`
+	// sent an empty offer need not call WatchOffer while this is OFFERING_NOTHING.
+	Offering PeerState_Offering `protobuf:"varint,10,opt,name=offering,proto3,enum=entente.v1.PeerState_Offering" json:"offering,omitempty"`
 	// The time that the sender waits for the receiver's next state; unset means 12 s. The
 	// receiver repeats its state three times within it, but need not repeat it more often than
 	// every 4 s. A sender that can see in another way that the receiver is alive, such as by the
 	// control stream of a session, waits longer.
-	Patience      *durationpb.Duration `protobuf:"bytes,11,opt,name=patience,proto3" json:"patience,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeartbeatTimeout *durationpb.Duration `protobuf:"bytes,11,opt,name=heartbeat_timeout,json=heartbeatTimeout,proto3" json:"heartbeat_timeout,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PeerState) Reset() {
@@ -882,9 +882,9 @@ func (x *PeerState) GetSequence() uint64 {
 	return 0
 }
 
-func (x *PeerState) GetSentAt() *timestamppb.Timestamp {
+func (x *PeerState) GetSendTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.SentAt
+		return x.SendTime
 	}
 	return nil
 }
@@ -938,16 +938,16 @@ func (x *PeerState) GetBundleHash() []byte {
 	return nil
 }
 
-func (x *PeerState) GetLending() PeerState_Lending {
+func (x *PeerState) GetOffering() PeerState_Offering {
 	if x != nil {
-		return x.Lending
+		return x.Offering
 	}
-	return PeerState_LENDING_UNSPECIFIED
+	return PeerState_OFFERING_UNSPECIFIED
 }
 
-func (x *PeerState) GetPatience() *durationpb.Duration {
+func (x *PeerState) GetHeartbeatTimeout() *durationpb.Duration {
 	if x != nil {
-		return x.Patience
+		return x.HeartbeatTimeout
 	}
 	return nil
 }
@@ -967,9 +967,9 @@ type ContractState struct {
 	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
 	// The sequence number of the newest statement of usage; 0 if none. Only the provider sets
 	// it.
-	Statement     uint64 `protobuf:"varint,6,opt,name=statement,proto3" json:"statement,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	StatementSequence uint64 `protobuf:"varint,6,opt,name=statement_sequence,json=statementSequence,proto3" json:"statement_sequence,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ContractState) Reset() {
@@ -1037,9 +1037,9 @@ func (x *ContractState) GetDrainUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *ContractState) GetStatement() uint64 {
+func (x *ContractState) GetStatementSequence() uint64 {
 	if x != nil {
-		return x.Statement
+		return x.StatementSequence
 	}
 	return 0
 }
@@ -1054,9 +1054,9 @@ type Network struct {
 	// For each prefix of the peer, the alias by which the sender knows it. Inside the tunnel,
 	// packets to the sender have these aliases as their source.
 	Aliases []*Alias `protobuf:"bytes,3,rep,name=aliases,proto3" json:"aliases,omitempty"`
-	// The sender's half of the tunnel's preshared key, 32 random bytes. The key is the SHA-256
-	// over both halves, that of the lower cluster ID first.
-	PresharedHalf []byte `protobuf:"bytes,4,opt,name=preshared_half,json=presharedHalf,proto3" json:"preshared_half,omitempty"`
+	// The sender's share of the tunnel's preshared key, 32 random bytes. The key is the SHA-256
+	// over both shares, that of the lower cluster ID first.
+	PresharedKeyShare []byte `protobuf:"bytes,4,opt,name=preshared_key_share,json=presharedKeyShare,proto3" json:"preshared_key_share,omitempty"`
 	// Other nodes that speak WireGuard to nodes of the peer, each for its own pods.
 	Nodes []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// The rotation of the preshared key. If the sender does not set it, both sides keep the
@@ -1072,16 +1072,16 @@ type Network struct {
 	// may have as their source or destination, unless an alias that the receiver announced
 	// covers them. IPv4 addresses, 4 bytes each, ascending. The limit is 4096 addresses of both
 	// families together.
-	Addresses4 []byte `protobuf:"bytes,20,opt,name=addresses4,proto3" json:"addresses4,omitempty"`
+	Ipv4Addresses []byte `protobuf:"bytes,20,opt,name=ipv4_addresses,json=ipv4Addresses,proto3" json:"ipv4_addresses,omitempty"`
 	// The same for IPv6, 16 bytes each.
-	Addresses6 []byte `protobuf:"bytes,21,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
+	Ipv6Addresses []byte `protobuf:"bytes,21,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
 	// The aliases by which the sender knows addresses that the peer listed individually. They
 	// are the only aliases of a peer's prefix that has no alias of its own.
-	Blocks []*AliasBlock `protobuf:"bytes,22,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	AliasBlocks []*AliasBlock `protobuf:"bytes,22,rep,name=alias_blocks,json=aliasBlocks,proto3" json:"alias_blocks,omitempty"`
 	// Addresses of third clusters that the receiver may reach, and be reached from, through the
 	// sender, as the sender knows them. A receiver that agrees gives each of them an alias in
-	// blocks, as it does for addresses; without an alias no traffic passes. They count towards
-	// the 4096.
+	// alias_blocks, as it does for addresses; without an alias no traffic passes. They count
+	// towards the 4096.
 	Transit []*TransitAddresses `protobuf:"bytes,23,rep,name=transit,proto3" json:"transit,omitempty"`
 	// The IDs of the clusters that the sender agrees to reach, and to be reached by, through the
 	// receiver.
@@ -1141,9 +1141,9 @@ func (x *Network) GetAliases() []*Alias {
 	return nil
 }
 
-func (x *Network) GetPresharedHalf() []byte {
+func (x *Network) GetPresharedKeyShare() []byte {
 	if x != nil {
-		return x.PresharedHalf
+		return x.PresharedKeyShare
 	}
 	return nil
 }
@@ -1176,23 +1176,23 @@ func (x *Network) GetReceiverAddress() []byte {
 	return nil
 }
 
-func (x *Network) GetAddresses4() []byte {
+func (x *Network) GetIpv4Addresses() []byte {
 	if x != nil {
-		return x.Addresses4
+		return x.Ipv4Addresses
 	}
 	return nil
 }
 
-func (x *Network) GetAddresses6() []byte {
+func (x *Network) GetIpv6Addresses() []byte {
 	if x != nil {
-		return x.Addresses6
+		return x.Ipv6Addresses
 	}
 	return nil
 }
 
-func (x *Network) GetBlocks() []*AliasBlock {
+func (x *Network) GetAliasBlocks() []*AliasBlock {
 	if x != nil {
-		return x.Blocks
+		return x.AliasBlocks
 	}
 	return nil
 }
@@ -1217,9 +1217,9 @@ type TransitAddresses struct {
 	// The third cluster's ID.
 	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// IPv4 addresses, 4 bytes each, ascending.
-	Addresses4 []byte `protobuf:"bytes,2,opt,name=addresses4,proto3" json:"addresses4,omitempty"`
+	Ipv4Addresses []byte `protobuf:"bytes,2,opt,name=ipv4_addresses,json=ipv4Addresses,proto3" json:"ipv4_addresses,omitempty"`
 	// IPv6 addresses, 16 bytes each, ascending.
-	Addresses6    []byte `protobuf:"bytes,3,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
+	Ipv6Addresses []byte `protobuf:"bytes,3,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1261,16 +1261,16 @@ func (x *TransitAddresses) GetClusterId() string {
 	return ""
 }
 
-func (x *TransitAddresses) GetAddresses4() []byte {
+func (x *TransitAddresses) GetIpv4Addresses() []byte {
 	if x != nil {
-		return x.Addresses4
+		return x.Ipv4Addresses
 	}
 	return nil
 }
 
-func (x *TransitAddresses) GetAddresses6() []byte {
+func (x *TransitAddresses) GetIpv6Addresses() []byte {
 	if x != nil {
-		return x.Addresses6
+		return x.Ipv6Addresses
 	}
 	return nil
 }
@@ -1332,20 +1332,20 @@ func (x *Observation) GetEndpoint() string {
 
 // KeyRotation is one side's state of the rotation of the tunnel's preshared keys, which are
 // numbered. A key is used once the gateways of both sides have it. A side that needs a new
-// key, or was offered one, offers its half of the next one; both sides store the resulting
+// key, or was offered one, offers its share of the next one; both sides store the resulting
 // key. The side that first learns that the other side's gateways have it starts to use it, and
 // the other side follows: of two numbers in use the higher one takes effect.
 type KeyRotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the key in use. preshared_half is the sender's half of that key.
+	// The number of the key in use. preshared_key_share is the sender's share of it.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// The sender's half of the next key, 32 bytes; empty if it offers none.
-	NextHalf []byte `protobuf:"bytes,2,opt,name=next_half,json=nextHalf,proto3" json:"next_half,omitempty"`
+	// The sender's share of the next key, 32 bytes; empty if it offers none.
+	NextKeyShare []byte `protobuf:"bytes,2,opt,name=next_key_share,json=nextKeyShare,proto3" json:"next_key_share,omitempty"`
 	// The number of the newest key that all gateways of the sender have.
-	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
+	NewestInstalled uint64 `protobuf:"varint,3,opt,name=newest_installed,json=newestInstalled,proto3" json:"newest_installed,omitempty"`
 	// The lowest number of a key that any gateway of the sender uses: the sender needs no
 	// earlier key.
-	Used          uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	OldestInUse   uint64 `protobuf:"varint,4,opt,name=oldest_in_use,json=oldestInUse,proto3" json:"oldest_in_use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,23 +1387,23 @@ func (x *KeyRotation) GetNumber() uint64 {
 	return 0
 }
 
-func (x *KeyRotation) GetNextHalf() []byte {
+func (x *KeyRotation) GetNextKeyShare() []byte {
 	if x != nil {
-		return x.NextHalf
+		return x.NextKeyShare
 	}
 	return nil
 }
 
-func (x *KeyRotation) GetHeld() uint64 {
+func (x *KeyRotation) GetNewestInstalled() uint64 {
 	if x != nil {
-		return x.Held
+		return x.NewestInstalled
 	}
 	return 0
 }
 
-func (x *KeyRotation) GetUsed() uint64 {
+func (x *KeyRotation) GetOldestInUse() uint64 {
 	if x != nil {
-		return x.Used
+		return x.OldestInUse
 	}
 	return 0
 }
@@ -1474,23 +1474,23 @@ type Gateway struct {
 	// The endpoints at which it listens, as host:port, best first.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Its IPv6 address inside the tunnel, 16 bytes.
-	Overlay []byte `protobuf:"bytes,4,opt,name=overlay,proto3" json:"overlay,omitempty"`
+	OverlayAddress []byte `protobuf:"bytes,4,opt,name=overlay_address,json=overlayAddress,proto3" json:"overlay_address,omitempty"`
 	// The prefixes of the pods on it, within the network's prefixes, that nodes of the peer
 	// reach directly. Pods in none of these prefixes are reached through gateways.
-	Pods []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
+	PodPrefixes []string `protobuf:"bytes,5,rep,name=pod_prefixes,json=podPrefixes,proto3" json:"pod_prefixes,omitempty"`
 	// Its own IP addresses among those of its pods, 4 or 16 bytes each, at most one of each
 	// family. End-to-end probes are sent from these addresses, and probes of the receiver's
 	// nodes are answered at them. Empty if it has none or does not probe.
-	Sources [][]byte `protobuf:"bytes,13,rep,name=sources,proto3" json:"sources,omitempty"`
+	ProbeAddresses [][]byte `protobuf:"bytes,13,rep,name=probe_addresses,json=probeAddresses,proto3" json:"probe_addresses,omitempty"`
 	// The key with which it is about to replace public_key, 32 bytes; empty if it is not. The
 	// gateway announces the replacement inside the tunnel, once the receiver's gateways have
 	// confirmed there that they know the key.
 	NextPublicKey []byte `protobuf:"bytes,12,opt,name=next_public_key,json=nextPublicKey,proto3" json:"next_public_key,omitempty"`
 	// The addresses at which other clusters see it, as address:port: likely its outside address
 	// of a NAT. They are dialled after its endpoints.
-	Observed      []string `protobuf:"bytes,6,rep,name=observed,proto3" json:"observed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ObservedEndpoints []string `protobuf:"bytes,6,rep,name=observed_endpoints,json=observedEndpoints,proto3" json:"observed_endpoints,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Gateway) Reset() {
@@ -1544,23 +1544,23 @@ func (x *Gateway) GetEndpoints() []string {
 	return nil
 }
 
-func (x *Gateway) GetOverlay() []byte {
+func (x *Gateway) GetOverlayAddress() []byte {
 	if x != nil {
-		return x.Overlay
+		return x.OverlayAddress
 	}
 	return nil
 }
 
-func (x *Gateway) GetPods() []string {
+func (x *Gateway) GetPodPrefixes() []string {
 	if x != nil {
-		return x.Pods
+		return x.PodPrefixes
 	}
 	return nil
 }
 
-func (x *Gateway) GetSources() [][]byte {
+func (x *Gateway) GetProbeAddresses() [][]byte {
 	if x != nil {
-		return x.Sources
+		return x.ProbeAddresses
 	}
 	return nil
 }
@@ -1572,9 +1572,9 @@ func (x *Gateway) GetNextPublicKey() []byte {
 	return nil
 }
 
-func (x *Gateway) GetObserved() []string {
+func (x *Gateway) GetObservedEndpoints() []string {
 	if x != nil {
-		return x.Observed
+		return x.ObservedEndpoints
 	}
 	return nil
 }
@@ -1654,10 +1654,10 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"contractId\"G\n" +
 	"\x13GetContractResponse\x120\n" +
 	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeR\benvelope\"\x13\n" +
-	"\x11WatchOfferRequest\"j\n" +
+	"\x11WatchOfferRequest\"t\n" +
 	"\x12WatchOfferResponse\x12/\n" +
-	"\x05offer\x18\x01 \x01(\v2\x11.entente.v1.OfferB\x06\xbaH\x03\xc8\x01\x01R\x05offer\x12#\n" +
-	"\rsame_services\x18\x02 \x01(\bR\fsameServices\"j\n" +
+	"\x05offer\x18\x01 \x01(\v2\x11.entente.v1.OfferB\x06\xbaH\x03\xc8\x01\x01R\x05offer\x12-\n" +
+	"\x12services_unchanged\x18\x02 \x01(\bR\x11servicesUnchanged\"j\n" +
 	"\x15ListStatementsRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12%\n" +
@@ -1676,10 +1676,10 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x0eSessionRequest\x123\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"F\n" +
 	"\x0fSessionResponse\x123\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xdd\x04\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xf9\x04\n" +
 	"\tPeerState\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\x123\n" +
-	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x127\n" +
+	"\tsend_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bsendTime\x12\x1a\n" +
 	"\bprotocol\x18\x03 \x01(\rR\bprotocol\x122\n" +
 	"\fcapabilities\x18\x04 \x03(\tB\x0e\xbaH\v\x92\x01\b\x10@\"\x04r\x02\x18@R\fcapabilities\x12-\n" +
 	"\tendpoints\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\b\"\x05r\x03\x18\x85\x02R\tendpoints\x12-\n" +
@@ -1687,14 +1687,14 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\tcontracts\x18\a \x03(\v2\x19.entente.v1.ContractStateB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\tcontracts\x12#\n" +
 	"\recho_sequence\x18\b \x01(\x04R\fechoSequence\x12(\n" +
 	"\vbundle_hash\x18\t \x01(\fB\a\xbaH\x04z\x02\x18 R\n" +
-	"bundleHash\x127\n" +
-	"\alending\x18\n" +
-	" \x01(\x0e2\x1d.entente.v1.PeerState.LendingR\alending\x125\n" +
-	"\bpatience\x18\v \x01(\v2\x19.google.protobuf.DurationR\bpatience\"N\n" +
-	"\aLending\x12\x17\n" +
-	"\x13LENDING_UNSPECIFIED\x10\x00\x12\x13\n" +
-	"\x0fLENDING_NOTHING\x10\x01\x12\x15\n" +
-	"\x11LENDING_SOMETHING\x10\x02\"\xe5\x02\n" +
+	"bundleHash\x12:\n" +
+	"\boffering\x18\n" +
+	" \x01(\x0e2\x1e.entente.v1.PeerState.OfferingR\boffering\x12F\n" +
+	"\x11heartbeat_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\x10heartbeatTimeout\"R\n" +
+	"\bOffering\x12\x18\n" +
+	"\x14OFFERING_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10OFFERING_NOTHING\x10\x01\x12\x16\n" +
+	"\x12OFFERING_SOMETHING\x10\x02\"\xf6\x02\n" +
 	"\rContractState\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12\x1a\n" +
@@ -1702,67 +1702,59 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x05phase\x18\x03 \x01(\x0e2\x1f.entente.v1.ContractState.PhaseR\x05phase\x12\"\n" +
 	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12;\n" +
 	"\vdrain_until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"drainUntil\x12\x1c\n" +
-	"\tstatement\x18\x06 \x01(\x04R\tstatement\"V\n" +
+	"drainUntil\x12-\n" +
+	"\x12statement_sequence\x18\x06 \x01(\x04R\x11statementSequence\"V\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xbc\x05\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xde\x05\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x10\"\x06r\x04\x10\x01\x181R\bprefixes\x125\n" +
-	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x12.\n" +
-	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\x123\n" +
+	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x127\n" +
+	"\x13preshared_key_share\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\x11presharedKeyShare\x123\n" +
 	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\x123\n" +
 	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\x12E\n" +
 	"\fobservations\x18\b \x03(\v2\x17.entente.v1.ObservationB\b\xbaH\x05\x92\x01\x02\x10@R\fobservations\x122\n" +
-	"\x10receiver_address\x18\t \x01(\fB\a\xbaH\x04z\x02\x18\x10R\x0freceiverAddress\x12)\n" +
-	"\n" +
-	"addresses4\x18\x14 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\n" +
-	"addresses4\x12)\n" +
-	"\n" +
-	"addresses6\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
-	"addresses6\x129\n" +
-	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\x12@\n" +
+	"\x10receiver_address\x18\t \x01(\fB\a\xbaH\x04z\x02\x18\x10R\x0freceiverAddress\x120\n" +
+	"\x0eipv4_addresses\x18\x14 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\ripv4Addresses\x120\n" +
+	"\x0eipv6_addresses\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\ripv6Addresses\x12D\n" +
+	"\falias_blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\valiasBlocks\x12@\n" +
 	"\atransit\x18\x17 \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\atransit\x12)\n" +
-	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\"\x91\x01\n" +
+	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\"\x9f\x01\n" +
 	"\x10TransitAddresses\x12'\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01 R\tclusterId\x12)\n" +
-	"\n" +
-	"addresses4\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\n" +
-	"addresses4\x12)\n" +
-	"\n" +
-	"addresses6\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
-	"addresses6\"\\\n" +
+	"cluster_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01 R\tclusterId\x120\n" +
+	"\x0eipv4_addresses\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\ripv4Addresses\x120\n" +
+	"\x0eipv6_addresses\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\ripv6Addresses\"\\\n" +
 	"\vObservation\x12&\n" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12%\n" +
-	"\bendpoint\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bendpoint\"s\n" +
+	"\bendpoint\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bendpoint\"\xa3\x01\n" +
 	"\vKeyRotation\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\x12$\n" +
-	"\tnext_half\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\bnextHalf\x12\x12\n" +
-	"\x04held\x18\x03 \x01(\x04R\x04held\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x04R\x04used\"U\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
+	"\x0enext_key_share\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\fnextKeyShare\x12)\n" +
+	"\x10newest_installed\x18\x03 \x01(\x04R\x0fnewestInstalled\x12\"\n" +
+	"\roldest_in_use\x18\x04 \x01(\x04R\voldestInUse\"U\n" +
 	"\n" +
 	"AliasBlock\x12\x1f\n" +
 	"\x05alias\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias\x12&\n" +
-	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xd4\x02\n" +
+	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\x94\x03\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
 	"public_key\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12/\n" +
-	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x12!\n" +
-	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\x12$\n" +
-	"\x04pods\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\x12*\n" +
-	"\asources\x18\r \x03(\fB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x02\"\x06z\x04\x10\x04\x18\x10R\asources\x12/\n" +
-	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\x12,\n" +
-	"\bobserved\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x04\"\x06r\x04\x10\x01\x18@R\bobserved\"K\n" +
+	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x120\n" +
+	"\x0foverlay_address\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\x0eoverlayAddress\x123\n" +
+	"\fpod_prefixes\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x10\"\x06r\x04\x10\x01\x181R\vpodPrefixes\x129\n" +
+	"\x0fprobe_addresses\x18\r \x03(\fB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x02\"\x06z\x04\x10\x04\x18\x10R\x0eprobeAddresses\x12/\n" +
+	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\x12?\n" +
+	"\x12observed_endpoints\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x04\"\x06r\x04\x10\x01\x18@R\x11observedEndpoints\"K\n" +
 	"\x05Alias\x12!\n" +
 	"\x06prefix\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x06prefix\x12\x1f\n" +
 	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xde\x04\n" +
@@ -1794,7 +1786,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_entente_v1_peering_proto_goTypes = []any{
-	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
+	(PeerState_Offering)(0),           // 0: entente.v1.PeerState.Offering
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
 	(*RequestPeeringRequest)(nil),     // 2: entente.v1.RequestPeeringRequest
 	(*RequestPeeringResponse)(nil),    // 3: entente.v1.RequestPeeringResponse
@@ -1837,11 +1829,11 @@ var file_entente_v1_peering_proto_depIdxs = []int32{
 	29, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	29, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	29, // 10: entente.v1.PeerState.send_time:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
-	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	30, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	0,  // 13: entente.v1.PeerState.offering:type_name -> entente.v1.PeerState.Offering
+	30, // 14: entente.v1.PeerState.heartbeat_timeout:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
 	29, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
 	23, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
@@ -1849,7 +1841,7 @@ var file_entente_v1_peering_proto_depIdxs = []int32{
 	23, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
 	21, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
 	20, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
-	22, // 22: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
+	22, // 22: entente.v1.Network.alias_blocks:type_name -> entente.v1.AliasBlock
 	19, // 23: entente.v1.Network.transit:type_name -> entente.v1.TransitAddresses
 	2,  // 24: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
 	4,  // 25: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest

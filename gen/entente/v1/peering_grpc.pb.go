@@ -73,7 +73,7 @@ type PeeringServiceClient interface {
 	TerminateContract(ctx context.Context, in *TerminateContractRequest, opts ...grpc.CallOption) (*TerminateContractResponse, error)
 	// Session exchanges the state of both sides for as long as both are alive. Each message is
 	// the sender's whole state, so the next message makes up for a lost one. Heartbeats repeat
-	// the state every 4 s, or as seldom as the receiver's patience allows; three missing
+	// the state every 4 s, or as seldom as the receiver's heartbeat_timeout allows; three missing
 	// heartbeats end the stream. The side that dialled opens it.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
@@ -213,7 +213,7 @@ type PeeringServiceServer interface {
 	TerminateContract(context.Context, *TerminateContractRequest) (*TerminateContractResponse, error)
 	// Session exchanges the state of both sides for as long as both are alive. Each message is
 	// the sender's whole state, so the next message makes up for a lost one. Heartbeats repeat
-	// the state every 4 s, or as seldom as the receiver's patience allows; three missing
+	// the state every 4 s, or as seldom as the receiver's heartbeat_timeout allows; three missing
 	// heartbeats end the stream. The side that dialled opens it.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedPeeringServiceServer()

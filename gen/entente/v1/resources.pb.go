@@ -454,7 +454,7 @@ type Advertisement struct {
 	// of the contract.
 	StatementPeriod *durationpb.Duration `protobuf:"bytes,18,opt,name=statement_period,json=statementPeriod,proto3" json:"statement_period,omitempty"`
 	// The price per hour if all resources are used.
-	Hourly *Money `protobuf:"bytes,19,opt,name=hourly,proto3" json:"hourly,omitempty"`
+	HourlyPrice *Money `protobuf:"bytes,19,opt,name=hourly_price,json=hourlyPrice,proto3" json:"hourly_price,omitempty"`
 	// Whether an administrator of the provider has to approve the request first. It is set only
 	// in responses to validate_only: otherwise such a request is refused with POLICY_PENDING
 	// until it is approved.
@@ -631,9 +631,9 @@ func (x *Advertisement) GetStatementPeriod() *durationpb.Duration {
 	return nil
 }
 
-func (x *Advertisement) GetHourly() *Money {
+func (x *Advertisement) GetHourlyPrice() *Money {
 	if x != nil {
-		return x.Hourly
+		return x.HourlyPrice
 	}
 	return nil
 }
@@ -1188,7 +1188,7 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x03min\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\x03min\x12*\n" +
 	"\x03max\x18\x04 \x01(\v2\x18.entente.v1.ResourceListR\x03max\x121\n" +
 	"\apod_min\x18\x05 \x01(\v2\x18.entente.v1.ResourceListR\x06podMin\x121\n" +
-	"\apod_max\x18\x06 \x01(\v2\x18.entente.v1.ResourceListR\x06podMax\"\xd7\t\n" +
+	"\apod_max\x18\x06 \x01(\v2\x18.entente.v1.ResourceListR\x06podMax\"\xe2\t\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -1212,8 +1212,8 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x0fstorage_classes\x18\x0f \x03(\tR\x0estorageClasses\x12\x1a\n" +
 	"\brevision\x18\x10 \x01(\x04R\brevision\x12,\n" +
 	"\rprevious_hash\x18\x11 \x01(\fB\a\xbaH\x04z\x02\x18 R\fpreviousHash\x12D\n" +
-	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x12)\n" +
-	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x12%\n" +
+	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x124\n" +
+	"\fhourly_price\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\vhourlyPrice\x12%\n" +
 	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x127\n" +
 	"\tnot_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x127\n" +
 	"\vlimit_range\x18\x16 \x01(\v2\x16.entente.v1.LimitRangeR\n" +
@@ -1332,7 +1332,7 @@ var file_entente_v1_resources_proto_depIdxs = []int32{
 	19, // 17: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
 	16, // 18: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
 	19, // 19: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
-	2,  // 20: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
+	2,  // 20: entente.v1.Advertisement.hourly_price:type_name -> entente.v1.Money
 	20, // 21: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
 	4,  // 22: entente.v1.Advertisement.limit_range:type_name -> entente.v1.LimitRange
 	0,  // 23: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList

@@ -20,7 +20,7 @@ func Space(s v1alpha1.ForeignClusterStatus) aliases.Space {
 			out.Prefixes = append(out.Prefixes, p)
 		}
 	}
-	for _, b := range s.Blocks {
+	for _, b := range s.AliasBlocks {
 		if p, err := netip.ParsePrefix(b.Alias); err == nil {
 			out.Blocks = append(out.Blocks, p)
 		}

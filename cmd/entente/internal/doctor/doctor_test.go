@@ -123,11 +123,11 @@ func TestPeerFindings(t *testing.T) {
 		want string
 	}{
 		"all is well":             {trustedPeer("p"), ""},
-		"nothing is agreed":       {trustedPeer("p", no("Network", "NotWanted"), no("Offloading", "NoContract")), ""},
+		"nothing is agreed":       {trustedPeer("p", no("Network", "TunnelNotRequired"), no("Offloading", "NoContract")), ""},
 		"not trusted by it":       {trustedPeer("p", no("Trusted", "NotTrustedByPeer"), no("Connected", "NoSession")), "Error NotTrustedByPeer"},
 		"clocks differ":           {trustedPeer("p", yes("Connected", "ClocksDiffer")), "Warning ClocksDiffer"},
-		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootEndsSoon")), "Warning RootEndsSoon"},
-		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootEnded"), no("Offloading", "PeerLost")), "Error RootEnded, Error PeerLost"},
+		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootExpiresSoon")), "Warning RootExpiresSoon"},
+		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootExpired"), no("Offloading", "PeerLost")), "Error RootExpired, Error PeerLost"},
 		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
 		"pods are outside":        {trustedPeer("p", yes("Network", "PodsOutsidePrefixes")), "Warning PodsOutsidePrefixes"},
 		"a node is cut off":       {trustedPeer("p", no("Network", "NodesCutOff")), "Error NodesCutOff"},

@@ -164,14 +164,14 @@ func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
 	}
 	if c := condition(v1alpha1.ConditionCertificateValid); c.Status == metav1.ConditionFalse {
 		add(c, Error)
-	} else if c.Reason == v1alpha1.ReasonRootEndsSoon {
+	} else if c.Reason == v1alpha1.ReasonRootExpiresSoon {
 		add(c, Warning)
 	}
 	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
 		switch c := condition(kind); {
 		case c.Reason == v1alpha1.ReasonClocksDiffer, c.Status == metav1.ConditionTrue && c.Reason == v1alpha1.ReasonPodsOutsidePrefixes:
 			add(c, Warning)
-		case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.ReasonNoTunnelWanted, c.Reason == v1alpha1.ReasonNoContract:
+		case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.ReasonTunnelNotRequired, c.Reason == v1alpha1.ReasonNoContract:
 		case c.Status == metav1.ConditionUnknown:
 			add(c, Warning)
 		default:

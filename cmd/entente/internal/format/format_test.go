@@ -116,12 +116,12 @@ func TestProblemsAreTheHopsThatShouldBeUp(t *testing.T) {
 	}{
 		"only found":                      {&ententev1.Peer{Conditions: []*ententev1.Condition{is("Trusted", "False", "Discovered")}}, nil},
 		"not trusted, after a contract":   {&ententev1.Peer{Contracts: []*ententev1.Contract{closed}, Conditions: []*ententev1.Condition{is("Trusted", "False", "X")}}, nil},
-		"not trusted, with a contract":    {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{is("Trusted", "False", "X"), up, is("Network", "False", "NotWanted"), is("Offloading", "True", "")}}, []string{"Trusted is False: X"}},
+		"not trusted, with a contract":    {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{is("Trusted", "False", "X"), up, is("Network", "False", "TunnelNotRequired"), is("Offloading", "True", "")}}, []string{"Trusted is False: X"}},
 		"trusted, nothing agreed":         {&ententev1.Peer{Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "Probing"), is("Offloading", "False", "NoContract")}}, nil},
 		"away":                            {&ententev1.Peer{Conditions: []*ententev1.Condition{trusted, is("Connected", "False", "NoSession")}}, []string{"Connected is False: NoSession"}},
 		"a certificate that expires":      {&ententev1.Peer{Conditions: []*ententev1.Condition{trusted, up, is("CertificateValid", "False", "Expires")}}, []string{"CertificateValid is False: Expires"}},
 		"the tunnel and what needs it":    {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "ProbesLost"), is("Offloading", "True", "")}}, []string{"Network is False: ProbesLost"}},
-		"a tunnel that was not asked for": {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "NotWanted"), is("Offloading", "True", "")}}, nil},
+		"a tunnel that was not asked for": {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "TunnelNotRequired"), is("Offloading", "True", "")}}, nil},
 		"an agent that says nothing more": {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up}}, []string{"Network is Unknown", "Offloading is Unknown"}},
 	} {
 		tc.peer.Name = "peers/milan"
@@ -144,11 +144,11 @@ func TestStatesOfPeers(t *testing.T) {
 		trust, offloading, network string
 		hint                       bool
 	}{
-		"found":       {&ententev1.Peer{Found: "LAN", Conditions: []*ententev1.Condition{is("Trusted", "False", "Discovered")}}, "False", "Unknown", "Unknown", true},
-		"introduced":  {&ententev1.Peer{Found: "DNS", Code: "042917", Conditions: []*ententev1.Condition{is("Trusted", "False", "AwaitingApproval")}}, "waiting", "Unknown", "Unknown", false},
-		"denied":      {&ententev1.Peer{Found: "LAN", Decision: "Denied", Conditions: []*ententev1.Condition{is("Trusted", "False", "Denied")}}, "Denied", "Unknown", "Unknown", false},
-		"by a token":  {&ententev1.Peer{Found: "Token", Conditions: []*ententev1.Condition{is("Trusted", "False", "NotJoined")}}, "False", "Unknown", "Unknown", false},
-		"without one": {&ententev1.Peer{Conditions: []*ententev1.Condition{is("Trusted", "True", ""), is("Network", "False", "NotWanted")}}, "True", "Unknown", "-", false},
+		"found":       {&ententev1.Peer{Source: "LAN", Conditions: []*ententev1.Condition{is("Trusted", "False", "Discovered")}}, "False", "Unknown", "Unknown", true},
+		"introduced":  {&ententev1.Peer{Source: "DNS", Code: "042917", Conditions: []*ententev1.Condition{is("Trusted", "False", "AwaitingApproval")}}, "waiting", "Unknown", "Unknown", false},
+		"denied":      {&ententev1.Peer{Source: "LAN", Decision: "Denied", Conditions: []*ententev1.Condition{is("Trusted", "False", "Denied")}}, "Denied", "Unknown", "Unknown", false},
+		"by a token":  {&ententev1.Peer{Source: "Token", Conditions: []*ententev1.Condition{is("Trusted", "False", "NotJoined")}}, "False", "Unknown", "Unknown", false},
+		"without one": {&ententev1.Peer{Conditions: []*ententev1.Condition{is("Trusted", "True", ""), is("Network", "False", "TunnelNotRequired")}}, "True", "Unknown", "-", false},
 		"cordoned": {&ententev1.Peer{Contracts: []*ententev1.Contract{{Phase: "Active", Cordoned: true}}, Conditions: []*ententev1.Condition{
 			is("Trusted", "True", ""), is("Offloading", "True", ""), is("Network", "True", ""),
 		}}, "True", "Cordoned", "True", false},
@@ -181,7 +181,7 @@ func TestNamesAndTexts(t *testing.T) {
 	}}
 	terms := peering.Terms{NotBefore: now, NotAfter: now.Add(time.Hour)}
 	seen := func(endpoints ...string) *ententev1.Sighting {
-		return &ententev1.Sighting{Source: "LAN", Where: "eth0", Node: "n1", Endpoints: endpoints}
+		return &ententev1.Sighting{Source: "LAN", Location: "eth0", Node: "n1", Endpoints: endpoints}
 	}
 	for name, tc := range map[string]struct{ got, want string }{
 		"one collection":                    {Short("peers/milan"), "milan"},
@@ -200,8 +200,8 @@ func TestNamesAndTexts(t *testing.T) {
 		"over":                              {validity(terms, now.Add(2*time.Hour)), "over"},
 		"no tunnel":                         {network(false, peering.ExposureOffloaded), "none"},
 		"an exposure of another time":       {network(true, "All"), "tunnel; exposure All"},
-		"found by a policy":                 {FoundBy(&ententev1.Peer{Found: "Introduction", Labels: map[string]string{"entente.dev/automatic": "home"}, Sightings: []*ententev1.Sighting{seen()}}), "discovery (LAN)"},
-		"found by a person":                 {FoundBy(&ententev1.Peer{Found: "Introduction"}), "introduction"},
+		"found by a policy":                 {FoundBy(&ententev1.Peer{Source: "Introduction", Labels: map[string]string{"entente.dev/automatic": "home"}, Sightings: []*ententev1.Sighting{seen()}}), "discovery (LAN)"},
+		"found by a person":                 {FoundBy(&ententev1.Peer{Source: "Introduction"}), "introduction"},
 		"where it was found":                {FoundText(seen()), "LAN eth0 of n1"},
 		"several endpoints":                 {EndpointText(seen("a:1", "b:1", "c:1")), "a:1 (and 2 more)"},
 		"no endpoint":                       {EndpointText(seen()), ""},

@@ -13,11 +13,11 @@ import (
 
 // KeyAge is the age of a node's key, and whether it is being replaced.
 func KeyAge(now time.Time, n *ententev1.NetworkNode) string {
-	if n.GetKeyUseTime() == nil {
+	if n.GetKeyFirstUseTime() == nil {
 		return "-"
 	}
-	age := Since(now, n.GetKeyUseTime())
-	if n.GetKeyReplaced() {
+	age := Since(now, n.GetKeyFirstUseTime())
+	if n.GetKeyRotating() {
 		age += ", being replaced"
 	}
 	return age
@@ -36,7 +36,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 		t := table()
 		for _, a := range list {
 			now := "would be "
-			if a.GetStands() {
+			if a.GetInUse() {
 				now = "is "
 			}
 			text := now + a.GetAlias() + " " + called
@@ -69,7 +69,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 		}
 		t.FlushUnder(title)
 	}
-	lines("Cannot work", p.GetRefused())
+	lines("Cannot work", p.GetErrors())
 	lines("To know", p.GetWarnings())
 }
 
@@ -81,14 +81,14 @@ func printTransit(table func() *printer.Table, list []*ententev1.PlannedTransit)
 			title = "Reached through it"
 		}
 		for _, x := range list {
-			if x.GetThrough() != through {
+			if x.GetThroughPeer() != through {
 				continue
 			}
-			text := fmt.Sprintf("passes: %d of %d addresses there have an alias", x.GetNamed(), x.GetAddresses())
+			text := fmt.Sprintf("passes: %d of %d addresses there have an alias", x.GetAliased(), x.GetAddresses())
 			if x.GetMissing() != "" {
 				text = "does not pass: " + x.GetMissing()
 			}
-			t.Row("  "+x.GetThird(), text)
+			t.Row("  "+x.GetCluster(), text)
 		}
 		t.FlushUnder(title)
 	}
@@ -115,11 +115,11 @@ func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
 		if p.GetInBand() {
 			use += ", peer API"
 		}
-		way := cmp.Or(p.GetWay(), "-")
+		connection := cmp.Or(p.GetConnectionType(), "-")
 		if p.GetThrough() != "" {
-			way += " through " + p.GetThrough()
+			connection += " through " + p.GetThrough()
 		}
-		t.Row(cmp.Or(Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), way, cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
+		t.Row(cmp.Or(Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), connection, cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
 	}
 	t.Flush()
 }
@@ -127,7 +127,7 @@ func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
 // Troubled reports whether something is wrong on nodes.
 func Troubled(nodes []*ententev1.NetworkNode) bool {
 	return slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
-		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyWaits() != ""
+		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyRotationMessage() != ""
 	})
 }
 
@@ -137,8 +137,8 @@ func PrintTroubles(t *printer.Table, nodes []*ententev1.NetworkNode) {
 		for _, p := range n.GetProblems() {
 			t.Row("-", "Tunnel", n.GetName(), p)
 		}
-		if n.GetKeyWaits() != "" {
-			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyWaits())
+		if n.GetKeyRotationMessage() != "" {
+			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyRotationMessage())
 		}
 		for _, f := range n.GetFindings() {
 			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())

@@ -106,7 +106,7 @@ func printTunnel(t *printer.Table, now time.Time, tunnel *ententev1.Tunnel) {
 		t.Row("  Round trip", tunnel.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
 	}
 	if k := tunnel.GetPresharedKey(); k != nil {
-		t.Row("  Preshared key", fmt.Sprintf("no. %d, for %s", k.GetNumber()+1, Since(now, k.GetUseTime())))
+		t.Row("  Preshared key", fmt.Sprintf("no. %d, for %s", k.GetNumber()+1, Since(now, k.GetFirstUseTime())))
 		t.Fact("  ", k.GetMessage())
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetRemotePrefixes())) {

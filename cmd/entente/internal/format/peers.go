@@ -102,7 +102,7 @@ func problemsOf(p *ententev1.Peer) []string {
 		hops = append(hops, v1alpha1.ConditionCertificateValid)
 	}
 	if len(open) > 0 {
-		if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonNoTunnelWanted {
+		if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonTunnelNotRequired {
 			hops = append(hops, v1alpha1.ConditionNetwork)
 		}
 		hops = append(hops, v1alpha1.ConditionOffloading)
@@ -118,12 +118,12 @@ func problemsOf(p *ententev1.Peer) []string {
 
 // discovered reports whether discovery found a peer that became known like this.
 func discovered(found string) bool {
-	return found == string(v1alpha1.FoundLAN) || found == string(v1alpha1.FoundDNS)
+	return found == string(v1alpha1.SourceLAN) || found == string(v1alpha1.SourceDNS)
 }
 
 // IsHint reports whether a cluster is known only because discovery found it.
 func IsHint(p *ententev1.Peer) bool {
-	return discovered(p.GetFound()) && p.GetDecision() == "" && p.GetCode() == "" &&
+	return discovered(p.GetSource()) && p.GetDecision() == "" && p.GetCode() == "" &&
 		!IsTrue(p, v1alpha1.ConditionTrusted) && len(p.GetContracts()) == 0
 }
 
@@ -150,7 +150,7 @@ func OffloadingStatus(p *ententev1.Peer) string {
 
 // NetworkStatus is the tunnel's state, or a dash where none is wanted.
 func NetworkStatus(p *ententev1.Peer) string {
-	if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted {
+	if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonTunnelNotRequired {
 		return "-"
 	}
 	return StatusOf(p, v1alpha1.ConditionNetwork)
@@ -166,7 +166,7 @@ func TunnelPasses(p *ententev1.Peer) bool {
 // FoundBy says how a peer became known, for people: a peer that a policy peers with was
 // found by discovery, and introduced by the policy.
 func FoundBy(p *ententev1.Peer) string {
-	found := p.GetFound()
+	found := p.GetSource()
 	if p.GetLabels()[v1alpha1.LabelAutomatic] != "" && len(p.GetSightings()) > 0 {
 		found = p.GetSightings()[0].GetSource()
 	}
@@ -249,7 +249,7 @@ func TunnelFacts(t *ententev1.Tunnel) string {
 
 // FoundText says where discovery found a peer.
 func FoundText(m *ententev1.Sighting) string {
-	text := m.GetSource() + " " + m.GetWhere()
+	text := m.GetSource() + " " + m.GetLocation()
 	if m.GetNode() != "" {
 		text += " of " + m.GetNode()
 	}

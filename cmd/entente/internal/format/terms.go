@@ -39,7 +39,7 @@ func PrintAdvertisement(t *printer.Table, ad *ententev1.Advertisement) {
 func printPrice(t *printer.Table, ad *ententev1.Advertisement) {
 	t.Row("Resources", Amounts(ad.GetResources()))
 	t.Row("Price", Prices(ad.GetPrice()))
-	t.Row("All of it", PerHour(ad.GetHourly()))
+	t.Row("All of it", PerHour(ad.GetHourlyPrice()))
 }
 
 func printClauses(t *printer.Table, ad *ententev1.Advertisement) {

@@ -31,10 +31,10 @@ func (s *Places) all() bool { return !s.LAN && len(s.Domains) == 0 }
 func (s *Places) Of(p *ententev1.Peer) []*ententev1.Sighting {
 	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
 		switch m.GetSource() {
-		case string(v1alpha1.FoundLAN):
+		case string(v1alpha1.SourceLAN):
 			return !s.LAN && len(s.Domains) > 0
-		case string(v1alpha1.FoundDNS):
-			return (s.LAN || len(s.Domains) > 0) && !slices.Contains(s.Domains, m.GetWhere())
+		case string(v1alpha1.SourceDNS):
+			return (s.LAN || len(s.Domains) > 0) && !slices.Contains(s.Domains, m.GetLocation())
 		}
 		return s.LAN || len(s.Domains) > 0
 	})
