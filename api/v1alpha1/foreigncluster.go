@@ -751,3 +751,26 @@ type ForeignClusterList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []ForeignCluster `json:"items"`
 }
+
+// NameConfirmed reports whether an administrator chose the name of a ForeignCluster, by writing it, by naming it in
+// a join or an introduction, or by the annotation.
+func (fc *ForeignCluster) NameConfirmed() bool {
+	return fc.Labels[LabelManaged] != Manager || fc.Annotations[AnnotationNameConfirmed] == "true"
+}
+
+// Hint reports whether a ForeignCluster exists only because discovery found it: it is not decided yet, and did not
+// introduce itself.
+func (fc *ForeignCluster) Hint() bool {
+	return fc.Labels[LabelManaged] == Manager && fc.Annotations[AnnotationDiscovered] == "true" && fc.Status.Introduction == nil &&
+		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
+}
+
+// Disown turns a policy's ForeignCluster into an administrator's. What the policy runs in a trusted one continues.
+func (fc *ForeignCluster) Disown() {
+	if fc.Spec.TrustBundle == "" {
+		delete(fc.Labels, LabelNamespacesOf)
+	}
+	delete(fc.Labels, LabelAutomatic)
+	delete(fc.Annotations, AnnotationAutomaticBy)
+	delete(fc.Annotations, AnnotationAutomaticEnded)
+}

@@ -119,7 +119,7 @@ func (p *process) spawn() error {
 	return nil
 }
 
-// running says whether the agent lives.
+// running reports whether the agent lives.
 func (p *process) running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

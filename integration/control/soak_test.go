@@ -489,7 +489,7 @@ func revised(ctx context.Context, o *ordeal) error {
 	return nil
 }
 
-// forgotten says whether one of the clusters does not know the other one any more.
+// forgotten reports whether one of the clusters does not know the other one any more.
 func (o *ordeal) forgotten(ctx context.Context) bool {
 	return slices.ContainsFunc([]*cluster{o.home, o.abroad}, func(c *cluster) bool {
 		all, err := list[v1alpha1.ForeignClusterList](ctx, c)

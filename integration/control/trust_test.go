@@ -507,7 +507,7 @@ func TestPeersFollowARollover(t *testing.T) {
 	}
 }
 
-// cut says whether nothing is left between two clusters: no session, no contract
+// cut reports whether nothing is left between two clusters: no session, no contract
 // in force, no virtual node.
 func cut(ctx context.Context, home, abroad *cluster, contract string) error {
 	for _, c := range []*cluster{home, abroad} {

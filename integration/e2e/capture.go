@@ -263,7 +263,7 @@ func (r *trafficReader) tls(f flow, segment []byte) {
 	}
 }
 
-// isRecord says whether bytes begin like a TLS record: type, version, length.
+// isRecord reports whether bytes begin like a TLS record: type, version, length.
 func isRecord(b []byte) bool {
 	return len(b) >= tlsHeader && b[0] >= 20 && b[0] <= 23 && b[1] == 3 && b[2] >= 1 && b[2] <= 3 &&
 		int(binary.BigEndian.Uint16(b[3:])) <= tlsRecordMost

@@ -144,7 +144,7 @@ func processes(is func(args []string, file string) bool) ([]int, error) {
 	return found, nil
 }
 
-// hasEnvironment says whether the process with this cmdline file began with a variable, as NAME=value.
+// hasEnvironment reports whether the process with this cmdline file began with a variable, as NAME=value.
 func hasEnvironment(file, variable string) bool {
 	environ, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
 	return err == nil && bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+variable+"\x00"))

@@ -10,7 +10,7 @@ import (
 // memoryChunk is how much of a process' memory is read at once.
 const memoryChunk = 1 << 20
 
-// Remembers says whether a word is in the memory that a process writes: in what it received, decrypted or
+// Remembers reports whether a word is in the memory that a process writes: in what it received, decrypted or
 // sends.
 func Remembers(pid int, word string) (bool, error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))

@@ -313,7 +313,7 @@ func (s *Side) FabricPod(ctx context.Context) (*corev1.Pod, error) {
 	return nil, fmt.Errorf("no fabric on node %s", s.Node())
 }
 
-// PodReady says whether a pod is ready.
+// PodReady reports whether a pod is ready.
 func PodReady(p *corev1.Pod) bool {
 	c := PodReadiness(p)
 	return c != nil && c.Status == corev1.ConditionTrue

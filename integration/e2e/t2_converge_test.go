@@ -101,7 +101,7 @@ func TestAgentsKilledWhilePeering(t *testing.T) {
 	}
 }
 
-// isNew says whether an object was made after a time.
+// isNew reports whether an object was made after a time.
 func isNew(after time.Time) func(ctrlclient.Object) bool {
 	return func(o ctrlclient.Object) bool {
 		return !o.GetCreationTimestamp().Time.Before(after.Truncate(time.Second))

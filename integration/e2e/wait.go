@@ -36,7 +36,7 @@ func (s *Side) AgentReady(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// NodeCondition says whether a node is Ready, and why.
+// NodeCondition reports whether a node is Ready, and why.
 func NodeCondition(n *corev1.Node) (ready bool, why string) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {

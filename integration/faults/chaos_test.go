@@ -102,7 +102,7 @@ func (m mishap) String() string {
 	return fmt.Sprintf("%s%s (%s)", m.name, where, m.lasts.Round(100*time.Millisecond))
 }
 
-// excludes says whether two cannot happen at once.
+// excludes reports whether two cannot happen at once.
 func (m mishap) excludes(o mishap) bool {
 	if m.of == ofLine || o.of == ofLine {
 		return m.of == o.of

@@ -113,7 +113,7 @@ func create(ctx context.Context, plan Plan, bins Binaries) (*Lab, error) {
 	return Open(ctx, o.Name)
 }
 
-// allowed says whether this user on this machine can have such a lab.
+// allowed reports whether this user on this machine can have such a lab.
 func allowed(o Options) error {
 	if runtime.GOOS != "linux" {
 		return errNotLinux

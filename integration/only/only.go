@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// InMatrix says whether `make matrix` runs, in which tests may take their time.
+// InMatrix reports whether `make matrix` runs, in which tests may take their time.
 func InMatrix() bool { return os.Getenv("ENTENTE_MATRIX") != "" }
 
 // Matrix skips a test unless `make matrix` runs. The reason says what takes long, and

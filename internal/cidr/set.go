@@ -41,15 +41,15 @@ func (s Set) Overlapping(p netip.Prefix) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Overlaps says whether the set and a prefix have an address in common.
+// Overlaps reports whether the set and a prefix have an address in common.
 func (s Set) Overlaps(p netip.Prefix) bool { return s.Overlapping(p).IsValid() }
 
-// Contains says whether an address is in the set.
+// Contains reports whether an address is in the set.
 func (s Set) Contains(a netip.Addr) bool {
 	return a.IsValid() && s.Overlaps(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Covers says whether one prefix of the set holds all addresses of another.
+// Covers reports whether one prefix of the set holds all addresses of another.
 func (s Set) Covers(p netip.Prefix) bool {
 	q := s.Overlapping(p)
 	return q.IsValid() && q.Bits() <= p.Bits()
@@ -124,7 +124,7 @@ func (s Set) from(a netip.Addr) int {
 	return at
 }
 
-// Cover says whether a holds all addresses of b.
+// Cover reports whether a holds all addresses of b.
 func Cover(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
 
 // Halves returns the two halves of a prefix of more than one address.

@@ -109,7 +109,7 @@ func drawWorld(t *testing.T, rt *rapid.T) *requestsBench {
 		case "unselected":
 			fc.Labels = nil
 		case "left out":
-			request.LeaveOut(name)
+			request.Exclude(name)
 		case "ended":
 			save(b.client.Create(t.Context(), endedContract(t, b, name, time.Minute)))
 		case "ended long ago":

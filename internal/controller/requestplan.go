@@ -69,7 +69,7 @@ func planRequest(s *v1alpha1.PeeringRequest, h *currentContract, peerGone bool, 
 		switch {
 		case store.EndedByPeer(h.stored) && !chooses:
 			return keep(metav1.ConditionFalse, store.ReasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
-		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
+		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.Excludes(h.stored.Spec.ForeignCluster):
 			return keep(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:
 			return keep(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)

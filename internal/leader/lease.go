@@ -126,7 +126,7 @@ func (l *Lease) write(record resourcelock.LeaderElectionRecord, send func() erro
 	return nil
 }
 
-// Follows says whether another agent leads, as this one saw within the length of a lease.
+// Follows reports whether another agent leads, as this one saw within the length of a lease.
 func (l *Lease) Follows() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -32,7 +32,7 @@ func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contr
 		if !selector.Matches(labels.Set(fc.Labels)) {
 			continue
 		}
-		if s.LeavesOut(fc.Name) {
+		if s.Excludes(fc.Name) {
 			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to ask it again", fc.Name, v1alpha1.AnnotationExcludedClusters))
 			continue
 		}

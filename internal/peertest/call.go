@@ -62,7 +62,7 @@ func (e *CallEnd) End(why error) {
 // Done is closed when the call has ended.
 func (e *CallEnd) Done() <-chan struct{} { return e.call.done }
 
-// Ended says whether the call has ended.
+// Ended reports whether the call has ended.
 func (e *CallEnd) Ended() bool {
 	select {
 	case <-e.call.done:

@@ -17,7 +17,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Soon waits until ok, and says whether that became so.
+// Soon waits until ok, and reports whether that became so.
 func Soon(ok func() bool) bool {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {

@@ -78,7 +78,7 @@ func TestListOffloadingsHasTheStateOfEach(t *testing.T) {
 	for _, o := range append(first.GetOffloadings(), rest.GetOffloadings()...) {
 		got = append(got, strings.Join([]string{o.GetNamespace(), o.GetPodStrategy(), o.GetState(), o.GetClusters()[0].GetPeer(), o.GetClusters()[0].GetRemoteName()}, " "))
 	}
-	want := []string{"namespaces/a Remote Refused peers/office a-x", "namespaces/b Remote Ready peers/office b-x", "namespaces/ending Remote Ending peers/office ending-x"}
+	want := []string{"namespaces/a Remote Refused peers/office a-x", "namespaces/b Remote Ready peers/office b-x", "namespaces/ending Remote Terminating peers/office ending-x"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("offloadings (-want +got)\n%s", diff)
 	}

@@ -443,7 +443,7 @@ func (s *service) leaveOut(ctx context.Context, asks []v1alpha1.PeeringRequest, 
 			continue
 		}
 		err := change(ctx, s.cfg.Client, ask, func() error {
-			ask.LeaveOut(fc.Name)
+			ask.Exclude(fc.Name)
 			return nil
 		})
 		if ctrlclient.IgnoreNotFound(err) != nil {

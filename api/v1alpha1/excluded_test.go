@@ -9,19 +9,19 @@ import (
 func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	t.Parallel()
 	var s PeeringRequest
-	if s.LeavesOut("office") || s.LeavesOut("") {
+	if s.Excludes("office") || s.Excludes("") {
 		t.Error("a cluster is left out of a request that names none")
 	}
-	s.LeaveOut("office")
-	s.LeaveOut("office")
-	s.LeaveOut("lab")
+	s.Exclude("office")
+	s.Exclude("office")
+	s.Exclude("lab")
 	if got := s.Annotations[AnnotationExcludedClusters]; got != "office,lab" {
 		t.Errorf("the annotation is %q", got)
 	}
 	// Users write lists in different forms.
 	s.Annotations[AnnotationExcludedClusters] = " office, lab ,"
 	for name, want := range map[string]bool{"office": true, "lab": true, "off": false, "": false} {
-		if s.LeavesOut(name) != want {
+		if s.Excludes(name) != want {
 			t.Errorf("LeavesOut(%q) = %t", name, !want)
 		}
 	}
