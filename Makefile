@@ -23,9 +23,9 @@ GOBUILD := CGO_ENABLED=0 go build -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
 # built of it; nor is what only make matrix and make conformance build.
 MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver integration/lab/kueue integration/lab/kuberouter integration/lab/traefik% integration/lab/e2e,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
-# A failed test is run once more by itself, if at most two failed and none of them
+# A failed test is run up to twice more by itself, if at most two failed and none of them
 # because of a race: machines stall, and a run lists at its end the repeated tests.
-GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json
+GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=2 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json
 # Of the packages on real clusters, those that count lost packets while a part dies run
 # after the others, all at once: more clusters would cause losses, too.
 ALONE := ./faults ./twonodes
