@@ -266,6 +266,56 @@ func TestOnlyLastingRefusalsEndContracts(t *testing.T) {
 	}
 }
 
+// An agent that dies each minute is refused once by each of its processes.
+func TestRefusalsCountAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	refused, away, up := trust.Session{Why: "refused", Untrusted: true}, trust.Session{Why: "no route to host"}, trust.Session{Up: &trust.SessionInfo{}}
+	for name, tc := range map[string]struct {
+		third trust.Session // what the third process finds
+		ends  bool
+	}{
+		"by each process":                 {refused, true},
+		"one of them cannot reach it":     {away, false},
+		"one of them has a session to it": {up, false},
+	} {
+		for _, decision := range []v1alpha1.Decision{"", v1alpha1.DecisionApproved} {
+			t.Run(name+", decision "+string(decision), func(t *testing.T) {
+				t.Parallel()
+				milan := peertest.NewOther(t, "milan")
+				fc := peertest.TrustedAs("milan", milan)
+				fc.Spec.Decision = decision
+				c := peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer)
+				c.Finalizers = []string{v1alpha1.Finalizer}
+				pt := newPeersTest(t, fc, c)
+				pt.trust.set(milan.ID, up)
+				pt.turns(t, func() { pt.look(t, "milan") })
+				for i := range 7 {
+					if got := pt.terminationOf(t, "c-1"); got != "" && i < 6 {
+						t.Fatalf("it ends by %q after %d processes", got, i)
+					}
+					pt.clock.Pass(time.Minute)
+					pt.memory = nil
+					session := refused
+					if i == 2 {
+						session = tc.third
+					}
+					session.At = pt.clock.Now()
+					// It has not dialled when it reconciles for the first time.
+					for _, s := range []trust.Session{{Why: "no session yet"}, session} {
+						pt.trust.set(milan.ID, s)
+						for range 2 {
+							pt.turns(t, func() { pt.look(t, "milan") })
+						}
+					}
+				}
+				if got := pt.terminationOf(t, "c-1"); (got == v1alpha1.TerminatePeer) != tc.ends {
+					t.Errorf("it ends by %q", got)
+				}
+			})
+		}
+	}
+}
+
 func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")

@@ -121,8 +121,8 @@ type peerMemory struct {
 	// denial is the notice that it was denied; nil if none was sent. After a restart there is no session to send
 	// one by: the peer learns it when it dials.
 	denial *denialNotice
-	// refusals counts how often it refused this cluster. After a restart it has to refuse again for as long, unless
-	// Trusted stayed False: contracts that it no longer honours end that much later.
+	// refusals counts how often it refused this cluster, in case it is unreachable in between. After a restart
+	// the count begins again; since when it has refused without a break is in the condition Trusted.
 	refusals refusals
 	root     rootRead
 	// replaced is the version of the object that the last write of its status replaced. A cache that was just

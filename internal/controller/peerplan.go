@@ -114,7 +114,7 @@ func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unnotified b
 // forgotten reports whether the peer certainly no longer trusts this cluster, or if that is possible, when to check
 // again; 0 means that nothing indicates it. It is certain once the peer proved its identity and refused this
 // cluster for forgottenAfter without a break, or as often as in that time: it no longer honours contracts then. A
-// peer that is silent or unreachable proves nothing.
+// peer that is silent or unreachable proves nothing. A restart of this agent is not a break.
 func forgotten(fc *v1alpha1.ForeignCluster, s trust.Session, counted refusals, now time.Time) (bool, time.Duration) {
 	if s.Up != nil || !s.Untrusted {
 		return false, 0

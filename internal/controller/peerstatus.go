@@ -140,6 +140,9 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
 	case v.Session.Up == nil && trust.ReportedForgotten(fc):
 		return no(was.Reason, was.Message) // being unreachable now does not change that
+	case v.Session.Up == nil && v.Session.At.IsZero() && was != nil && refusedByPeer(was.Reason):
+		// This process has not dialled yet. What an earlier one was refused counts, and since when; see forgotten.
+		return no(was.Reason, was.Message)
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
