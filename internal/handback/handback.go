@@ -45,6 +45,8 @@ type memory struct {
 	// stranded has, by UID of pods that find no node, the claim with a volume in another cluster that their
 	// last event named.
 	stranded map[types.UID]string
+	// jobs has what readJobs returned last.
+	jobs map[types.UID]jobRules
 	// generation is that of its NamespaceOffloading, first seen at since.
 	generation int64
 	since      time.Time
@@ -83,6 +85,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	for i := range nodes.Items {
 		f.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
+	var err error
+	if f.jobs, err = r.readJobs(ctx, f, mem.jobs); err != nil {
+		return reconcile.Result{}, err
+	}
+	mem.jobs = f.jobs
 	d := decide(f)
 	before := offloading.DeepCopy()
 	offloading.Status.PlacementBackoffs = d.kept

@@ -16,6 +16,8 @@ const (
 	maxKept = 128
 	// maxEvictions is how many pods of a namespace are evicted in one reconcile, for each of the two reasons.
 	maxEvictions = 50
+	// maxJobReads is how many Jobs are read in one reconcile of a namespace. Pods of others wait for the next one.
+	maxJobReads = 20
 	// maxMessage bounds the status's message about why pods are not moved.
 	maxMessage = 1024
 	// placementLag is how long placement may take to see a change.

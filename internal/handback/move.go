@@ -79,15 +79,16 @@ func serves(p *corev1.Pod) bool {
 	})
 }
 
-// notReplaced returns why a pod's controller would not replace it, or should not have to; "" if it may.
-func notReplaced(p *corev1.Pod) string {
+// notReplaced returns why a pod's controller would not replace it, or should not have to; "" if it may. job is why that
+// is so if it is a Job.
+func notReplaced(p *corev1.Pod, job string) string {
 	owner := metav1.GetControllerOfNoCopy(p)
 	switch {
 	case owner == nil:
 		return "it has no controller that would create another: delete it and create it again, and it runs elsewhere"
-	case owner.Kind == "Job":
-		return "its Job would count it as failed: delete it, and another runs elsewhere"
-	case owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
+	case ofJob(owner) && job != "":
+		return job
+	case !ofJob(owner) && owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
 		return fmt.Sprintf("it is not known whether its %s would create another: delete it, and another may run elsewhere", owner.Kind)
 	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
 		return "it has a volume, which stays where it is"
@@ -97,7 +98,7 @@ func notReplaced(p *corev1.Pod) string {
 
 // notMoved returns why a pod is not moved; "" if it is. It needs the whole pod, not the cache's reduced one.
 func notMoved(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod) string {
-	if why := notReplaced(p); why != "" {
+	if why := notReplaced(p, jobCounts); why != "" {
 		return why
 	}
 	if placement.StrategyOf(p, o) == v1alpha1.StrategyRemote && !placement.Crosses(&p.Spec) {

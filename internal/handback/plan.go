@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -20,6 +21,7 @@ type facts struct {
 	offloading *v1alpha1.NamespaceOffloading
 	pods       []corev1.Pod
 	nodes      map[string]*corev1.Node // the virtual ones, by name
+	jobs       map[types.UID]jobRules  // of Jobs whose pods may be evicted, as far as they were read
 }
 
 // decision is what to do about the pods of a namespace.
@@ -51,7 +53,7 @@ func decide(f *facts) decision {
 			continue
 		}
 		node := f.node(p.Spec.NodeName)
-		if node == nil {
+		if node == nil || !f.knowsJob(p) {
 			continue
 		}
 		if why := d.mustStay(f, p, node); why != "" {
@@ -94,6 +96,9 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(p)
 	if owner == nil || p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
+		return false
+	}
+	if !f.knowsJob(p) || f.jobCounts(p) != "" {
 		return false
 	}
 	return slices.ContainsFunc(d.kept, func(k v1alpha1.PlacementBackoff) bool {
@@ -170,10 +175,29 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
+// knowsJob reports whether a pod is not a Job's, or that Job was read.
+func (f *facts) knowsJob(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if !ofJob(owner) {
+		return true
+	}
+	_, is := f.jobs[owner.UID]
+	return is
+}
+
+// jobCounts returns why the Job of a pod might count it as failed if it is evicted; "" if it is not a Job's.
+func (f *facts) jobCounts(p *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if !ofJob(owner) {
+		return ""
+	}
+	return f.jobs[owner.UID].counts(p)
+}
+
 // mustStay returns why a pod is not handed back, or "": no controller would create another, its
 // owner would lose something, or the other could run nowhere.
 func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
-	if why := notReplaced(p); why != "" {
+	if why := notReplaced(p, f.jobCounts(p)); why != "" {
 		return why
 	}
 	if placement.AbroadOnly(&p.Spec) && !d.otherNode(f, p, at) {

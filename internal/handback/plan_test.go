@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,7 +54,12 @@ func stuck(name string, edit ...func(*corev1.Pod)) corev1.Pod {
 }
 
 func owned(kind string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.OwnerReferences[0].Kind = kind }
+	return func(p *corev1.Pod) {
+		p.OwnerReferences[0].Kind = kind
+		if kind == "Job" {
+			p.OwnerReferences[0].APIVersion = "batch/v1"
+		}
+	}
 }
 
 func requiring(r ...corev1.NodeSelectorRequirement) func(*corev1.Pod) {
@@ -97,11 +103,14 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	back := start.Add(firstPause) // when the entry of start is over
+	ignoring := map[types.UID]jobRules{"rs": {rules: []batchv1.PodFailurePolicyRule{on(batchv1.PodFailurePolicyActionIgnore, corev1.DisruptionTarget)}}}
+	ofJobs := func(k *v1alpha1.PlacementBackoff) { k.Kind = "Job" }
 	for name, tc := range map[string]struct {
 		at     time.Time
 		pod    corev1.Pod
 		policy *v1alpha1.Unschedulable
 		nodes  []corev1.Node
+		jobs   map[types.UID]jobRules
 		kept   []v1alpha1.PlacementBackoff
 
 		want   []v1alpha1.PlacementBackoff
@@ -121,9 +130,15 @@ func TestDecide(t *testing.T) {
 		"of a provider that does not answer":     {at: due, pod: stuck("p"), nodes: []corev1.Node{virtualNode("office", "abc", lost)}},
 		"on a node that is not virtual":          {at: due, pod: stuck("p", func(p *corev1.Pod) { p.Spec.NodeName = "worker" })},
 		"without a controller":                   {at: due, pod: stuck("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), stays: "no controller"},
-		"of a Job":                               {at: due, pod: stuck("p", owned("Job")), stays: "count it as failed"},
-		"of an unknown controller":               {at: due, pod: stuck("p", owned("Workflow")), stays: "its Workflow"},
-		"of a StatefulSet":                       {at: due, pod: stuck("p", owned("StatefulSet")), want: []v1alpha1.PlacementBackoff{entry(1, due, func(k *v1alpha1.PlacementBackoff) { k.Kind = "StatefulSet" })}},
+		"of a Job":                               {at: due, pod: stuck("p", owned("Job")), jobs: map[types.UID]jobRules{"rs": {}}, stays: "count it as failed"},
+		"of a Job that was not read yet":         {at: due, pod: stuck("p", owned("Job"))},
+		"of a Job that ignores disruptions":      {at: due, pod: stuck("p", owned("Job")), jobs: ignoring, want: []v1alpha1.PlacementBackoff{entry(1, due, ofJobs)}},
+		"of such a Job, when placement knows":    {at: due.Add(placementLag), pod: stuck("p", owned("Job")), jobs: ignoring, kept: []v1alpha1.PlacementBackoff{entry(1, due)}, want: []v1alpha1.PlacementBackoff{entry(1, due)}, evicts: true},
+		"of such a Job, with a volume": {at: due, pod: stuck("p", owned("Job"), func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
+		}), jobs: ignoring, stays: "a volume"},
+		"of an unknown controller": {at: due, pod: stuck("p", owned("Workflow")), stays: "its Workflow"},
+		"of a StatefulSet":         {at: due, pod: stuck("p", owned("StatefulSet")), want: []v1alpha1.PlacementBackoff{entry(1, due, func(k *v1alpha1.PlacementBackoff) { k.Kind = "StatefulSet" })}},
 		"with a volume": {at: due, pod: stuck("p", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
 		}), stays: "a volume"},
@@ -141,6 +156,8 @@ func TestDecide(t *testing.T) {
 		"after long":                                {at: back.Add(firstPause), pod: stuck("p"), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, back.Add(firstPause))}},
 		"when the time is over":                     {at: back, pod: stuck("p", waiting(start)), kept: []v1alpha1.PlacementBackoff{entry(1, start)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
 		"when placement knows that":                 {at: back.Add(2 * placementLag), pod: stuck("p", waiting(start)), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}, evicts: true},
+		"of a Job, when placement knows that":       {at: back.Add(2 * placementLag), pod: stuck("p", owned("Job"), waiting(start)), jobs: ignoring, kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}, evicts: true},
+		"of a Job that fails if it waits at home":   {at: back.Add(2 * placementLag), pod: stuck("p", owned("Job"), waiting(start)), jobs: map[types.UID]jobRules{"rs": {}}, kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
 		"one that was made since":                   {at: back.Add(time.Minute), pod: stuck("p", waiting(back.Add(time.Minute))), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
 		"one that is kept away and found its place": {at: back.Add(time.Minute), pod: stuck("p", waiting(start), func(p *corev1.Pod) { p.Spec.NodeName = "worker" }), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
 		"one that waits for another reason":         {at: back.Add(time.Minute), pod: stuck("p", waiting(start), requiring(placement.NotOn("barn"))), kept: []v1alpha1.PlacementBackoff{entry(1, start, over)}, want: []v1alpha1.PlacementBackoff{entry(1, start, over)}},
@@ -151,7 +168,7 @@ func TestDecide(t *testing.T) {
 				tc.nodes = []corev1.Node{office}
 			}
 			o := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{Unschedulable: tc.policy}, Status: v1alpha1.NamespaceOffloadingStatus{PlacementBackoffs: tc.kept}}
-			d := decide(&facts{now: tc.at, offloading: o, pods: []corev1.Pod{tc.pod}, nodes: byName(tc.nodes...)})
+			d := decide(&facts{now: tc.at, offloading: o, pods: []corev1.Pod{tc.pod}, nodes: byName(tc.nodes...), jobs: tc.jobs})
 			if diff := cmp.Diff(tc.want, d.kept); diff != "" {
 				t.Errorf("kept away (-want +got):\n%s", diff)
 			}

@@ -231,7 +231,11 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 		if gates[c.Type] || unscheduled(&c) {
 			continue
 		}
-		if before := Condition(pod.Status.Conditions, c.Type); before != nil {
+		before := Condition(pod.Status.Conditions, c.Type)
+		if c.Type == corev1.DisruptionTarget && c.Status != corev1.ConditionTrue && before != nil && before.Status == corev1.ConditionTrue {
+			continue // home evicts it, and its Job may go by that
+		}
+		if before != nil {
 			c.ObservedGeneration = before.ObservedGeneration // until ShowGeneration sets the current one
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {

@@ -148,6 +148,25 @@ func TestFailedStatusEndsWhatRan(t *testing.T) {
 	}
 }
 
+// The API server at home adds the condition when it evicts a pod, and a Job at home goes by it.
+func TestADisruptionAtHomeOutlivesTheProvidersStatus(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}},
+	}
+	for name, last := range map[string]*corev1.PodStatus{
+		"without one":            nil,
+		"without that condition": {Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse}}},
+		"with a former one":      {Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse}}},
+	} {
+		got := Failed(pod, last, testView(), "Deleted", "gone", testNow)
+		if c := Condition(got.Conditions, corev1.DisruptionTarget); got.Phase != corev1.PodFailed || c == nil || c.Status != corev1.ConditionTrue || len(got.ContainerStatuses) > 0 {
+			t.Errorf("%s it ends as %+v", name, got)
+		}
+	}
+}
+
 func TestForgedStatusIsReducedToWhatHomeUses(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 	data, err := json.Marshal(podstatustest.Forged(2000))
