@@ -309,7 +309,7 @@ func TestASessionThatIsCarriedCarriesNone(t *testing.T) {
 	through(t, a, b, c)
 	// b peers with far as well, and a asks b for it, over the session that is carried.
 	b.dials(a, c, far)
-	eventually(t, "a session of b with far", func() bool { return b.session(far) != nil })
+	eventually(t, "a session of b with far, on both sides", func() bool { return b.session(far) != nil && far.session(b) != nil })
 	if _, err := askFor(t, a, b, far.source.ID()); wire.ReasonOf(err) != peering.ReasonPolicyRefused {
 		t.Errorf("a carried session carries another: %v", err)
 	}
