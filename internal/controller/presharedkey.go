@@ -45,6 +45,9 @@ func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed 
 		if current == nil && numberOf(data, name)+1 == k.number {
 			current = data[name+v1alpha1.FabricKeyNext]
 		}
+		if current == nil {
+			return false // what is stored is used until the peer announces its share of the key
+		}
 		set(name, current)
 		set(name+v1alpha1.FabricKeyPrevious, before)
 	} else if k.current != nil {
@@ -129,7 +132,7 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	ring := keyRing{}
 	if theirs.Number > number(status) {
 		status = begun
-		status.Number = int64(theirs.Number)
+		status.Number, s.rotate = int64(theirs.Number), false // that was wanted of the key before
 	}
 	ring.number = number(status)
 	if theirs.Number < ring.number {

@@ -117,7 +117,7 @@ func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 			}
 		}
 		settle()
-		for step := range 200 {
+		for step := range 300 {
 			switch r.IntN(8) {
 			case 0:
 				a.wants = true
@@ -193,6 +193,7 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 		"only the gateways here have it":               {at(3, long, true), said(3, 3, true), false, 4, want{number: 3, current: true, next: true, replacing: true, says: true}},
 		"all have it":                                  {at(3, long, true), said(3, 4, true), false, 4, want{number: 4, current: true}},
 		"the peer uses the next":                       {at(3, long, true), said(4, 4, false), false, 3, want{number: 4, current: true}},
+		"the peer uses the next, which was wanted":     {at(3, long, true), said(4, 4, false), true, 3, want{number: 4, current: true}},
 		"the peer is far ahead":                        {at(3, long, false), said(9, 9, false), false, 3, want{number: 9, current: true}},
 		"the peer is behind":                           {at(3, long, false), said(2, 2, true), false, 3, want{number: 3}},
 		"the peer keeps the first":                     {at(0, long, false), &peering.Network{PresharedKeyShare: peering.PresharedKeyShare{1}}, true, 0, want{current: true, says: true}},
