@@ -39,7 +39,7 @@ LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange 
 SEQUENTIAL := internal/archtest internal/charttest peering tunnel/plan
 # Tests of tunnel that wait for networks for minutes. They run without the race detector, with which
 # ciphers occupy a processor; the other tests of the package cover the concurrency of a fabric.
-WAITS := ^(TestWhateverTheNetworkPasses|TestEndToEndProbesFindFaultsThatTunnelProbesMiss|TestKeysOfNodesAreReplacedWithoutLoss|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesExposedPortsOnly|TestAThirdClusterPassesOnListedFlowsOnly|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
+WAITS := ^(TestWhateverTheNetworkPasses|TestEndToEndProbesFindFaultsThatTunnelProbesMiss|TestKeysOfNodesAreReplacedWithoutLoss|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesExposedPortsOnly|TestAThirdClusterPassesOnListedFlowsOnly|TestPresharedKeysAreReplacedWithoutLoss|TestGatewaysWithoutACommonKeyMeetByTheFirst|TestWorkersReachEachOtherDirectly)$$
 # The files that `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 

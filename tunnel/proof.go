@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"slices"
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -40,7 +41,7 @@ func (k keyProofs) observe(now time.Time, have []deviceKey, peers []plan.Peer) {
 			continue
 		}
 		for _, q := range peers {
-			known := h.psk == q.PresharedKey || h.psk == q.Spare.Next || h.psk == q.Spare.Previous
+			known := slices.Contains([]plan.PresharedKey{q.PresharedKey, q.Spare.Next, q.Spare.Previous, q.Spare.First}, h.psk)
 			if !h.psk.IsZero() && known && now.Sub(h.handshake) < sessionLife {
 				k[h.key] = keyProof{cluster: q.ClusterID, since: h.handshake, proven: true}
 			}

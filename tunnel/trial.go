@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"slices"
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -15,12 +16,17 @@ const (
 	// round takes twice as long.
 	keyTry    = 11 * time.Second
 	keyRounds = 5
+	// keyLead is how long the cluster that leads tries each key while both look for one that they have: longer
+	// than the other takes to try all of its own, which are four at most.
+	keyLead = 6 * keyTry
 )
 
 // presharedTrials finds the preshared key that the other side uses while one key replaces
 // another. The two sides change it at about the same moment, unless one is cut off from its
 // API server or its agent then. Of two clusters the one with the lower ID
 // leads: it uses the current key of its desired state, and the other one tries the keys that it knows.
+// Where a cluster lost its keys, that one may not be among them. Then both have the first key, too, and the one
+// that leads tries its keys as well, each for longer than the other takes to try all.
 type presharedTrials map[plan.PublicKey]presharedTrial
 
 // presharedTrial is the key that is tried with a peer.
@@ -43,7 +49,8 @@ func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, have 
 	for i := range peers {
 		w := &peers[i]
 		keys := candidates(w)
-		if len(keys) < 2 || leads(w.Cluster) {
+		lead, lost := leads(w.Cluster), !w.Spare.First.IsZero()
+		if len(keys) < 2 || lead && !lost {
 			continue
 		}
 		keep[w.PublicKey] = true
@@ -51,7 +58,13 @@ func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, have 
 		if !known || t.desired != keys[0] {
 			t = presharedTrial{desired: keys[0], since: now}
 		}
-		t = t.next(now, handshakes[w.PublicKey], len(keys))
+		patience := keyTry << min(t.try/len(keys), keyRounds)
+		if lead {
+			patience = keyLead
+		} else if lost {
+			patience = keyTry
+		}
+		t = t.next(now, handshakes[w.PublicKey], patience)
 		k[w.PublicKey] = t
 		w.PresharedKey = keys[t.try%len(keys)]
 	}
@@ -63,8 +76,7 @@ func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, have 
 }
 
 // next goes on to the next of several keys if no handshake was made with this one in time.
-func (t presharedTrial) next(now, handshake time.Time, keys int) presharedTrial {
-	patience := keyTry << min(t.try/keys, keyRounds)
+func (t presharedTrial) next(now, handshake time.Time, patience time.Duration) presharedTrial {
 	if now.Sub(handshake) >= keyLate && now.Sub(t.since) >= patience {
 		t.try, t.since = t.try+1, now
 	}
@@ -77,8 +89,8 @@ func candidates(w *plan.WireGuardPeer) []plan.PresharedKey {
 		return nil
 	}
 	out := []plan.PresharedKey{w.PresharedKey}
-	for _, key := range []plan.PresharedKey{w.Spare.Next, w.Spare.Previous} {
-		if !key.IsZero() {
+	for _, key := range []plan.PresharedKey{w.Spare.First, w.Spare.Next, w.Spare.Previous} {
+		if !key.IsZero() && !slices.Contains(out, key) {
 			out = append(out, key)
 		}
 	}

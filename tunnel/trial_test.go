@@ -66,6 +66,60 @@ func TestSidesFindTheKeyThatTheOtherUses(t *testing.T) {
 	}
 }
 
+// TestSidesThatLostTheirKeysMeetByTheFirst has both sides look for a key while the tunnel is down, having begun at
+// different times: they meet within two and a half minutes, keep the key that works as long as they look, and then use the one
+// that they agreed on by it.
+func TestSidesThatLostTheirKeysMeetByTheFirst(t *testing.T) {
+	first, k1, k2, k3, k4 := plan.PresharedKey{9}, plan.PresharedKey{1}, plan.PresharedKey{2}, plan.PresharedKey{3}, plan.PresharedKey{4}
+	for name, tc := range map[string]struct {
+		leader, follower           plan.PresharedKey
+		leaderSpare, followerSpare plan.SpareKeys
+	}{
+		"the follower begins again":                     {k1, first, plan.SpareKeys{}, plan.SpareKeys{}},
+		"the leader begins again":                       {first, k1, plan.SpareKeys{}, plan.SpareKeys{}},
+		"one is behind":                                 {k1, k2, plan.SpareKeys{}, plan.SpareKeys{}},
+		"both know the most keys, and none in common":   {k1, k3, plan.SpareKeys{Next: k2}, plan.SpareKeys{Next: k4, Previous: plan.PresharedKey{5}}},
+		"an administrator of the leader connects again": {first, k1, plan.SpareKeys{Previous: k2}, plan.SpareKeys{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			worst := 0
+			for late := range 60 {
+				began := time.Unix(1e9, 0)
+				leader := &wireGuardSide{leads: true, trials: presharedTrials{}, peer: plan.WireGuardPeer{PublicKey: plan.PublicKey{1}, PresharedKey: tc.leader, Spare: tc.leaderSpare}}
+				follower := &wireGuardSide{trials: presharedTrials{}, peer: plan.WireGuardPeer{PublicKey: plan.PublicKey{2}, PresharedKey: tc.follower, Spare: tc.followerSpare}}
+				leader.peer.Spare.First = first
+				var handshake time.Time
+				met := 0
+				for second := range 1500 {
+					now := began.Add(time.Duration(second) * time.Second)
+					if second == late {
+						follower.peer.Spare.First = first
+					}
+					if second == 1000 { // they agreed
+						leader.peer.PresharedKey, leader.peer.Spare = k4, plan.SpareKeys{Previous: tc.leader}
+						follower.peer.PresharedKey, follower.peer.Spare = k4, plan.SpareKeys{Previous: tc.follower}
+					}
+					leader.pass(now, handshake)
+					follower.pass(now, handshake)
+					if now.Sub(handshake) >= 120*time.Second && second%5 == 0 && leader.uses == follower.uses {
+						handshake, met = now, met+1
+						worst = max(worst, map[int]int{1: second - late}[met])
+					}
+					if met > 0 && now.Sub(handshake) > 125*time.Second {
+						t.Fatalf("late by %d s: after %d s the session is %v old", late, second, now.Sub(handshake))
+					}
+				}
+				if met < 10 || leader.uses != k4 || follower.uses != k4 {
+					t.Fatalf("late by %d s: %d handshakes", late, met)
+				}
+			}
+			if worst > 150 {
+				t.Errorf("they met after %d s", worst)
+			}
+		})
+	}
+}
+
 func TestOnlyTheFollowerTriesKeysAndOnlyWhenHandshakesFail(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	k1, k2 := plan.PresharedKey{1}, plan.PresharedKey{2}

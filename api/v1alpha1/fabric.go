@@ -7,12 +7,14 @@ import (
 
 // FabricSecret is the Secret with the tunnels' preshared keys. It is the only one of the agent's secrets that the
 // fabric can read. The key in use is named by the peer's cluster ID; with one of the suffixes it is its number in
-// decimal, the next key and the previous one.
+// decimal, the next key, the previous one, and the first one: that of an in-band peer, while the two sides look for a
+// key that both have.
 const (
 	FabricSecret      = "entente-fabric"
 	FabricKeyNumber   = ".number"
 	FabricKeyNext     = ".next"
 	FabricKeyPrevious = ".previous"
+	FabricKeyFirst    = ".first"
 )
 
 // FabricCertificate is the Secret with the certificate with which nodes serve their metrics. It is for

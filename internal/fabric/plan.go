@@ -49,7 +49,7 @@ func tunnelKeys(secret map[string][]byte, peer string) (TunnelKeys, bool) {
 		return plan.PresharedKey{}
 	}
 	number, _ := strconv.ParseUint(string(secret[peer+v1alpha1.FabricKeyNumber]), 10, 63)
-	out := TunnelKeys{read(""), plan.SpareKeys{Number: number, Next: read(v1alpha1.FabricKeyNext), Previous: read(v1alpha1.FabricKeyPrevious)}}
+	out := TunnelKeys{read(""), plan.SpareKeys{Number: number, Next: read(v1alpha1.FabricKeyNext), Previous: read(v1alpha1.FabricKeyPrevious), First: read(v1alpha1.FabricKeyFirst)}}
 	return out, !out.IsZero()
 }
 

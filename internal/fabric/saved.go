@@ -142,8 +142,8 @@ type savedPlan struct {
 
 // savedKeys is TunnelKeys that can be read back. It does not print its keys.
 type savedKeys struct {
-	Number                  uint64
-	Current, Next, Previous []byte
+	Number                         uint64
+	Current, Next, Previous, First []byte
 }
 
 // Format hides the keys.
@@ -171,7 +171,7 @@ func newSavedPlan(confirmed time.Time, own *corev1.Node, nodes []v1alpha1.Fabric
 			ObjectMeta: metav1.ObjectMeta{Name: t.Name, UID: t.UID, CreationTimestamp: t.CreationTimestamp}, Spec: t.Spec,
 		})
 		if k, ok := known.Keys[t.UID]; ok {
-			s.Keys[t.UID] = savedKeys{k.Number, k.PresharedKey[:], saved(k.Next), saved(k.Previous)}
+			s.Keys[t.UID] = savedKeys{k.Number, k.PresharedKey[:], saved(k.Next), saved(k.Previous), saved(k.First)}
 		}
 	}
 	return s
@@ -194,7 +194,7 @@ func (s *savedPlan) known() Known {
 	}
 	out := Known{Keys: map[types.UID]TunnelKeys{}, Gateways: s.Gateways}
 	for uid, k := range s.Keys {
-		keys := TunnelKeys{key(k.Current), plan.SpareKeys{Number: k.Number, Next: key(k.Next), Previous: key(k.Previous)}}
+		keys := TunnelKeys{key(k.Current), plan.SpareKeys{Number: k.Number, Next: key(k.Next), Previous: key(k.Previous), First: key(k.First)}}
 		if !keys.IsZero() {
 			out.Keys[uid] = keys
 		}

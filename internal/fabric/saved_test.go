@@ -59,7 +59,7 @@ func savedFor(confirmed time.Time) *savedPlan {
 	own.Spec.PodCIDRs = []string{"10.200.0.0/24"}
 	tun := tunnelTo("p", 0, v1alpha1.Exposure{Contract: "c", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}})
 	nodes, tunnels := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true)}, []v1alpha1.Tunnel{tun}
-	secret := map[string][]byte{"p": bytes.Repeat([]byte{7}, 32), "p.next": bytes.Repeat([]byte{8}, 32), "p.number": []byte("3")}
+	secret := map[string][]byte{"p": bytes.Repeat([]byte{7}, 32), "p.next": bytes.Repeat([]byte{8}, 32), "p.first": bytes.Repeat([]byte{9}, 32), "p.number": []byte("3")}
 	return newSavedPlan(confirmed, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
 }
 
@@ -84,7 +84,7 @@ func TestSavedStateIsPlannedAsItWas(t *testing.T) {
 	if diff := cmp.Diff(plans(kept), plans(&got), compare); diff != "" {
 		t.Errorf("what is planned (-before +after):\n%s", diff)
 	}
-	if p := plans(&got).Peers[0]; p.PresharedKey != plan.PresharedKey(bytes.Repeat([]byte{7}, 32)) || p.Spare.Next.IsZero() || !p.Spare.Previous.IsZero() || p.Spare.Number != 3 || p.KeyMissing {
+	if p := plans(&got).Peers[0]; p.PresharedKey != plan.PresharedKey(bytes.Repeat([]byte{7}, 32)) || p.Spare.Next.IsZero() || p.Spare.First.IsZero() || !p.Spare.Previous.IsZero() || p.Spare.Number != 3 || p.KeyMissing {
 		t.Error("the keys are others")
 	}
 	for _, text := range []string{fmt.Sprintf("%v %+v %#v", got, got, got.Keys), fmt.Sprintf("%v %+v", savedKey{[]byte("secret")}, savedKey{[]byte("secret")})} {

@@ -110,6 +110,9 @@ type SpareKeys struct {
 	Number uint64
 	// Next and Previous are zero where that key does not exist.
 	Next, Previous PresharedKey
+	// First is set while the two clusters look for a key that both have, because one of them lost its later ones:
+	// it is the key that each derives from what administrators exchanged, and both sides try all that they have.
+	First PresharedKey
 }
 
 // Gateway is a node of a peer on which tunnels end.
