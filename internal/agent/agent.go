@@ -68,6 +68,8 @@ type agent struct {
 	// own is the addresses that no other cluster may name.
 	own   *lastKnown[[]netip.Prefix]
 	found *browse.Domains
+	// fabricKeys is the content of the fabric's Secret.
+	fabricKeys *lastKnown[map[string][]byte]
 	// problems is the problems of the configured domains and resolvers.
 	problems []string
 	lans     *browse.LANs
@@ -178,6 +180,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
+	a.fabricKeys = &lastKnown[map[string][]byte]{now: time.Now, log: a.log, every: keysPause, what: "the preshared keys of tunnels", ask: a.readFabricKeys}
 	a.exchange = exchange.New(a.states, a.log)
 	a.trust = &trusted{self: a.source.ID(), bundles: a.bundles, nameOf: a.nameOf, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,16 +35,8 @@ func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
 	if cfg.Address == "" {
 		return nil
 	}
-	c := &carrying{}
+	c := &carrying{keys: a.fabricKeys}
 	c.tunnels.Store(&map[string]bool{})
-	c.keys = &lastKnown[map[string][]byte]{now: time.Now, log: a.log, every: keysPause, what: "the preshared keys of tunnels", ask: func(ctx context.Context) (map[string][]byte, error) {
-		var secret corev1.Secret
-		err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.cfg.Namespace, Name: v1alpha1.FabricSecret}, &secret)
-		if err != nil {
-			return nil, fmt.Errorf("read Secret %s: %w", v1alpha1.FabricSecret, err)
-		}
-		return secret.Data, nil
-	}}
 	var err error
 	c.hub, err = datagrams.NewHub(datagrams.HubConfig{
 		Carries: c.carries, Key: c.key, IsGateway: a.isGateway,
@@ -69,6 +60,16 @@ func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
 	return errors.Join(register(c.hub.Collector()),
 		a.run(func(ctx context.Context) error { return c.hub.Serve(ctx, listener) }),
 		a.run(func(ctx context.Context) error { return c.follow(ctx, a.mgr.GetCache(), changed) }))
+}
+
+// readFabricKeys reads the preshared keys of tunnels.
+func (a *agent) readFabricKeys(ctx context.Context) (map[string][]byte, error) {
+	var secret corev1.Secret
+	err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.cfg.Namespace, Name: v1alpha1.FabricSecret}, &secret)
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", v1alpha1.FabricSecret, err)
+	}
+	return secret.Data, nil
 }
 
 // follow keeps track of which peers have tunnels.

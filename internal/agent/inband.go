@@ -38,9 +38,12 @@ func (a *agent) listenInBand(ctx context.Context, address string) (net.Listener,
 	a.inBand = netip.AddrPortFrom(a.cfg.PodIP, remote.Port())
 	return relay.Listen(relay.ListenerConfig{
 		Listener: listener, Log: a.log,
-		Keys: func(peer string) (relay.Key, bool) {
-			key, err := a.relayKey(peering.ClusterID(peer), relay.ToAgent)
-			return key, err == nil
+		Keys: func(peer string) []relay.Key {
+			keys, err := a.relayKeys(ctx, peering.ClusterID(peer), relay.ToAgent)
+			if err != nil {
+				a.log.Debug("refusing a relay", "peer", peer, "err", err)
+			}
+			return keys
 		},
 		Address: func(peer string) net.Addr { return &net.TCPAddr{IP: plan.Overlay(peer, "").AsSlice()} },
 	})
@@ -51,24 +54,37 @@ func (a *agent) inBandTunnels() controller.InBand {
 	return controller.InBand{Agent: a.inBand.String(), Overlay: plan.Overlay}
 }
 
-// relayKey is the key by which this agent and the fabric prove to each other that a connection is to or from an
-// in-band peer.
-func (a *agent) relayKey(peer peering.ClusterID, d relay.Direction) (relay.Key, error) {
+// relayKeys returns the keys by which this agent and the fabric prove to each other that a connection is to or from an
+// in-band peer, the one in use first. They follow from the preshared keys that the agent stored for the fabric.
+func (a *agent) relayKeys(ctx context.Context, peer peering.ClusterID, d relay.Direction) ([]relay.Key, error) {
 	fc := a.addresses.peer(peer)
 	if fc == nil || fc.Spec.InBand == nil {
-		return relay.Key{}, fmt.Errorf("cluster %s is not in-band", peer)
+		return nil, fmt.Errorf("cluster %s is not in-band", peer)
 	}
-	preshared, err := a.states.InBandKey(fc)
+	stored, err := a.fabricKeys.get(ctx)
 	if err != nil {
-		return relay.Key{}, err
+		return nil, err
 	}
-	return relay.KeyFrom(preshared, d)
+	return relayKeysFrom(stored, string(peer), d)
+}
+
+// relayKeysFrom derives the keys of a peer's relays from the content of the fabric's Secret.
+func relayKeysFrom(stored map[string][]byte, peer string, d relay.Direction) ([]relay.Key, error) {
+	var preshared [][32]byte
+	for _, suffix := range []string{"", v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious} {
+		if key := stored[peer+suffix]; len(key) == 32 {
+			preshared = append(preshared, [32]byte(key))
+		} else if suffix == "" {
+			return nil, fmt.Errorf("the Secret %s has no preshared key of the tunnel to it yet", v1alpha1.FabricSecret)
+		}
+	}
+	return relay.KeysFrom(d, preshared...)
 }
 
 // dialInBand connects to a peer's agent through the tunnel. It tries the gateways of this cluster one after the
 // other.
 func (a *agent) dialInBand(ctx context.Context, peer peering.ClusterID) (net.Conn, error) {
-	key, err := a.relayKey(peer, relay.ToPeer)
+	keys, err := a.relayKeys(ctx, peer, relay.ToPeer)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +98,7 @@ func (a *agent) dialInBand(ctx context.Context, peer peering.ClusterID) (net.Con
 	}
 	var failures []string
 	for _, address := range relays {
-		conn, err := askRelay(ctx, address, peer, key)
+		conn, err := askRelay(ctx, address, peer, keys[0])
 		if err == nil {
 			return conn, nil
 		}

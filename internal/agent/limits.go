@@ -26,7 +26,7 @@ const (
 	// peers.
 	observedPause = 2 * time.Second
 	// keysPause is the least time between two reads of the Secret with the tunnels' keys, caused by gateways that
-	// ask the agent to carry their datagrams.
+	// ask the agent to carry their datagrams, and by connections to and from in-band peers.
 	keysPause = 2 * time.Second
 	// maxRelays is how many addresses of relays of this cluster's gateways are tried for one connection to a peer,
 	// relayDialTimeout how long connecting to one may take, and relayTimeout how long that relay may then take to

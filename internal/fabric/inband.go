@@ -37,9 +37,10 @@ type relayTable struct {
 type relayPeer struct {
 	// agent is where this cluster's agent accepts its connections.
 	agent netip.AddrPort
-	// toPeer is the key by which the agent proves itself, toAgent that of the relay.
-	toPeer, toAgent relay.Key
-	gateways        []relayGateway
+	// toPeer are the keys by any of which the agent proves itself, toAgent is that of the relay.
+	toPeer   []relay.Key
+	toAgent  relay.Key
+	gateways []relayGateway
 }
 
 // relayGateway is a gateway of a peer: its name and its address inside the tunnel.
@@ -100,7 +101,7 @@ func relayPeerOf(t *v1alpha1.Tunnel, known Known) (relayPeer, bool) {
 	if err != nil {
 		return relayPeer{}, false // the agent does not write such a Tunnel
 	}
-	toPeer, errTo := relay.KeyFrom(key.PresharedKey, relay.ToPeer)
+	toPeer, errTo := relay.KeysFrom(relay.ToPeer, key.PresharedKey, key.Next, key.Previous)
 	toAgent, errFrom := relay.KeyFrom(key.PresharedKey, relay.ToAgent)
 	if errTo != nil || errFrom != nil {
 		return relayPeer{}, false
@@ -382,11 +383,8 @@ func (r *inBandRelays) toAgent(ctx context.Context, conn net.Conn) (relay.End, e
 // toPeer connects a connection of this cluster's agent to a gateway of the peer that it names.
 func (r *inBandRelays) toPeer(ctx context.Context, conn net.Conn) (relay.End, error) {
 	table := r.now()
-	key := func(id string) (relay.Key, bool) {
-		p, ok := table.peers[id]
-		return p.toPeer, ok
-	}
-	return relay.Serve(conn, key, func(id string) (net.Conn, netip.Addr, error) {
+	keys := func(id string) []relay.Key { return table.peers[id].toPeer }
+	return relay.Serve(conn, keys, func(id string) (net.Conn, netip.Addr, error) {
 		var failures []error
 		for _, g := range table.ordered(id, r.observe()) {
 			dialing, cancel := context.WithTimeout(ctx, relayTry)

@@ -162,7 +162,12 @@ func newBorder(t *testing.T) *border {
 	_, toAgent := b.keys(t)
 	log := slog.New(slog.DiscardHandler)
 	b.agent, err = relay.Listen(relay.ListenerConfig{
-		Listener: inner, Log: log, Keys: func(peer string) (relay.Key, bool) { return toAgent, peer == "home" },
+		Listener: inner, Log: log, Keys: func(peer string) []relay.Key {
+			if peer != "home" {
+				return nil
+			}
+			return []relay.Key{toAgent}
+		},
 		Address: func(string) net.Addr { return &net.TCPAddr{} },
 	})
 	if err != nil {
@@ -217,7 +222,7 @@ func (b *border) abroadTable(t *testing.T) relayTable {
 func (b *border) homeTable(t *testing.T) relayTable {
 	toPeer, _ := b.keys(t)
 	return relayTable{overlay: loopback(4), own: []netip.Addr{loopback(5)}, from: []netip.Addr{loopback(1)}, peers: map[string]relayPeer{
-		"abroad": {toPeer: toPeer, gateways: []relayGateway{{"away", loopback(6)}, {"gw", loopback(2)}}},
+		"abroad": {toPeer: []relay.Key{toPeer}, gateways: []relayGateway{{"away", loopback(6)}, {"gw", loopback(2)}}},
 	}}
 }
 

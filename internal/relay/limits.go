@@ -24,4 +24,6 @@ const (
 	maxUnprovenOfAddress = 32
 	// maxPeerLen is how long a cluster ID in a request may be, in bytes.
 	maxPeerLen = 64
+	// maxKeys is how many keys of a peer are accepted: of the preshared key in use, the next and the previous one.
+	maxKeys = 3
 )

@@ -15,8 +15,8 @@ import (
 type ListenerConfig struct {
 	// Listener is where inbound relays dial the agent. The Listener closes it.
 	Listener net.Listener
-	// Keys returns the key of a peer that is in-band.
-	Keys func(peer string) (Key, bool)
+	// Keys returns the keys of a peer that is in-band, each of which is accepted.
+	Keys func(peer string) []Key
 	// Address returns the address from which a peer's connections count as coming: a relay
 	// has one address for all peers.
 	Address func(peer string) net.Addr

@@ -269,6 +269,46 @@ func TestAnAgentReachesAPeerByItsKey(t *testing.T) {
 	}
 }
 
+// TestKeysAreAcceptedWhileOneReplacesAnother: the side that dials uses the newest key that it has read, and the other
+// may have read it as the next one, as the one in use or as the previous one.
+func TestKeysAreAcceptedWhileOneReplacesAnother(t *testing.T) {
+	t.Parallel()
+	nonce, request := make([]byte, nonceLen), append([]byte{byte(len(testPeer))}, testPeer...)
+	used, next, previous, older := [32]byte{1}, [32]byte{2}, [32]byte{3}, [32]byte{4}
+	accepted, err := KeysFrom(ToPeer, used, next, previous)
+	if err != nil || len(accepted) != 3 {
+		t.Fatal(accepted, err)
+	}
+	for name, tc := range map[string]struct {
+		preshared [32]byte
+		direction Direction
+		keys      []Key
+		want      bool
+	}{
+		"the one in use":            {used, ToPeer, accepted, true},
+		"the next one":              {next, ToPeer, accepted, true},
+		"the previous one":          {previous, ToPeer, accepted, true},
+		"the one before that":       {older, ToPeer, accepted, false},
+		"that of another direction": {used, ToAgent, accepted, false},
+		"of an unknown peer":        {used, ToPeer, nil, false},
+		"of zeros, which are unset": {[32]byte{}, ToPeer, accepted[:1], false},
+	} {
+		key, err := KeyFrom(tc.preshared, tc.direction)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := proves(proof(key, nonce, request), tc.keys, nonce, request); got != tc.want {
+			t.Errorf("%s: accepted is %t", name, got)
+		}
+	}
+	if proves(proof(Key{}, nonce, request), accepted[:1], nonce, request) {
+		t.Error("a key of zeros is accepted in place of keys that do not exist")
+	}
+	if one, err := KeysFrom(ToPeer, used, [32]byte{}, [32]byte{}); err != nil || len(one) != 1 {
+		t.Errorf("of one preshared key there are %d keys, %v", len(one), err)
+	}
+}
+
 func TestRequestsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		peer string
@@ -338,7 +378,12 @@ func TestTheKeyDependsOnThePresharedKeyAndTheDirectionAndDoesNotShowIt(t *testin
 	}
 }
 
-func known(peer string) (Key, bool) { return testKey, peer == testPeer }
+func known(peer string) []Key {
+	if peer != testPeer {
+		return nil
+	}
+	return []Key{testKey}
+}
 
 // stream is a connection with fixed input.
 type stream struct {

@@ -56,6 +56,23 @@ func KeyFrom(preshared [32]byte, d Direction) (Key, error) {
 	return Key(b), nil
 }
 
+// KeysFrom derives the keys of a peer from those preshared keys of the tunnel to it that are not zero. It ignores
+// any beyond maxKeys.
+func KeysFrom(d Direction, preshared ...[32]byte) ([]Key, error) {
+	var out []Key
+	for _, p := range preshared {
+		if p == [32]byte{} || len(out) == maxKeys {
+			continue
+		}
+		key, err := KeyFrom(p, d)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, key)
+	}
+	return out, nil
+}
+
 // String keeps keys out of logs.
 func (Key) String() string { return "Key(hidden)" }
 
@@ -105,8 +122,9 @@ func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 }
 
 // Serve reads a request, dials its peer and answers with the result. It is the Open of
-// an outbound relay. keys returns the key of a peer whose tunnel is in-band.
-func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, netip.Addr, error)) (End, error) {
+// an outbound relay. keys returns the keys of a peer whose tunnel is in-band, each of which is accepted: while the
+// preshared key is replaced, the agent and the fabric may read the new one at different times.
+func Serve(conn net.Conn, keys func(peer string) []Key, dial func(peer string) (net.Conn, netip.Addr, error)) (End, error) {
 	peer, err := readRequest(conn, keys)
 	if err != nil {
 		_, _ = conn.Write([]byte{responseRefused})
@@ -124,7 +142,7 @@ func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer str
 	return End{Conn: other, Way: Way{Peer: peer, Gateway: gateway}}, nil
 }
 
-func readRequest(conn io.ReadWriter, keys func(peer string) (Key, bool)) (string, error) {
+func readRequest(conn io.ReadWriter, keys func(peer string) []Key) (string, error) {
 	hello := append([]byte(magic), make([]byte, nonceLen)...)
 	nonce := hello[len(magic):]
 	_, _ = rand.Read(nonce) // never fails
@@ -143,12 +161,25 @@ func readRequest(conn io.ReadWriter, keys func(peer string) (Key, bool)) (string
 		return "", err
 	}
 	peer := string(rest[:length[0]])
-	key, ok := keys(peer)
-	// The check takes as long for an unknown peer as for a wrong key.
-	if !hmac.Equal(rest[length[0]:], proof(key, nonce, append(length[:], peer...))) || !ok {
+	if !proves(rest[length[0]:], keys(peer), nonce, append(length[:], peer...)) {
 		return "", errRequest
 	}
 	return peer, nil
+}
+
+// proves reports whether a proof was made by one of some keys. It takes as long for an unknown peer as for a wrong
+// key.
+func proves(sent []byte, keys []Key, nonce, request []byte) (ok bool) {
+	for i := range maxKeys {
+		var key Key
+		if i < len(keys) {
+			key = keys[i]
+		}
+		if hmac.Equal(sent, proof(key, nonce, request)) && i < len(keys) {
+			ok = true
+		}
+	}
+	return ok
 }
 
 func proof(key Key, nonce, request []byte) []byte {
