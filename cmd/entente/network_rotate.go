@@ -51,7 +51,7 @@ func (c *rotation) rotatePreshared(ctx context.Context) error {
 		return c.call("replace the preshared key", err)
 	}
 	if len(resp.GetPeers()) == 0 {
-		c.done("There is no tunnel whose key could be replaced; that of an in-band peer stays")
+		c.done("There is no tunnel whose key could be replaced")
 		return c.result(resp)
 	}
 	c.done("Asked for a new preshared key of the tunnel to %s", format.Shorts(resp.GetPeers()))

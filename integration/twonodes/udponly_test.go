@@ -2,6 +2,7 @@ package twonodes
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -48,6 +49,7 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 		e2e.AreInBand(ctx, t, w)
 		inn, out := runsAbroad(ctx, t, w)
 		relaysAreClosed(ctx, t, w, inn)
+		keysAreReplaced(ctx, t, w, inn, out)
 		survives(ctx, t, w, inn, out)
 		ok(t, w.DeleteNamespace(ctx, away))
 		text, err = w.Home.Entente(ctx, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes")
@@ -84,6 +86,7 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 		ok(t, <-first)
 		e2e.AreInBand(ctx, t, w)
 		carriesThePeerAPIAlone(ctx, t, w)
+		meetByFilesAgain(ctx, t, w, files)
 
 		_, err = w.Home.Entente(ctx, "peer", w.Abroad.Name)
 		ok(t, err)
@@ -192,6 +195,101 @@ func relaysAreClosed(ctx context.Context, t *testing.T, w *e2e.World, pod *corev
 			}
 		}
 	}
+}
+
+// keysAreReplaced replaces the preshared key, and then the WireGuard keys of nodes, for which there are handshakes with
+// it, while pods talk.
+func keysAreReplaced(ctx context.Context, t *testing.T, w *e2e.World, inn, out *corev1.Pod) {
+	t.Helper()
+	stream, err := w.Home.StartStream(ctx, inn.Status.PodIP, out.Status.PodIP)
+	ok(t, err)
+	begin := time.Now()
+	_, presharedErr := w.Home.Entente(ctx, "network", "rotate", w.Abroad.Name)
+	took := time.Since(begin)
+	_, nodesErr := w.Abroad.Entente(ctx, "network", "rotate", "--nodes")
+	time.Sleep(time.Second)
+	result := stream.Stop()
+	ok(t, presharedErr)
+	ok(t, nodesErr)
+	t.Logf("the preshared key was replaced after %s, then the nodes' keys: %s", took.Round(100*time.Millisecond), result)
+	if result.Lost > 0 || result.TCPError != nil {
+		t.Errorf("packets were lost: %s", result)
+	}
+	useKey(ctx, t, w, 1)
+}
+
+// useKey waits until both sides use the preshared key with a number, and no other.
+func useKey(ctx context.Context, t *testing.T, w *e2e.World, number int64) {
+	t.Helper()
+	for _, side := range w.Sides() {
+		ok(t, w.Until(ctx, e2e.Restarted, fmt.Sprintf("%s to use key no. %d", side.Name, number), func(ctx context.Context) (string, error) {
+			peer, err := side.Peer(ctx)
+			if err != nil || peer == nil || peer.Status.PresharedKey == nil {
+				return "it has none", err
+			}
+			var secret corev1.Secret
+			if err := side.Client.Get(ctx, fabricSecret, &secret); err != nil {
+				return "", err
+			}
+			if n := peer.Status.PresharedKey.Number; n != number || len(secret.Data) != 2 {
+				return fmt.Sprintf("it uses no. %d and has %d entries", n, len(secret.Data)), nil
+			}
+			return "", nil
+		}))
+	}
+}
+
+var fabricSecret = ctrlclient.ObjectKey{Namespace: e2e.SystemNamespace, Name: v1alpha1.FabricSecret}
+
+// meetByFilesAgain has the side abroad lose the key that both agreed on: its keys are replaced by others that nobody
+// has, while it has no agent and its fabrics begin again. Both administrators connect the other by its file again.
+func meetByFilesAgain(ctx context.Context, t *testing.T, w *e2e.World, files map[*e2e.Side]string) {
+	t.Helper()
+	_, err := w.Home.Entente(ctx, "network", "rotate", w.Abroad.Name)
+	ok(t, err)
+	useKey(ctx, t, w, 1)
+	agent := func(replicas string) {
+		t.Helper()
+		_, err := w.Abroad.Kubectl(ctx, "-n", e2e.SystemNamespace, "scale", "deployment/entente-agent", "--replicas", replicas)
+		ok(t, err)
+	}
+	agent("0")
+	t.Cleanup(func() { agent("1") })
+	var secret corev1.Secret
+	ok(t, w.Abroad.Client.Get(ctx, fabricSecret, &secret))
+	for name, value := range secret.Data {
+		if len(value) == 32 {
+			secret.Data[name], secret.Data[name+v1alpha1.FabricKeyNumber] = bytes.Repeat([]byte{1}, 32), []byte("9")
+		}
+	}
+	ok(t, w.Abroad.Client.Update(ctx, &secret))
+	_, err = w.Abroad.Kubectl(ctx, "-n", e2e.SystemNamespace, "rollout", "restart", "daemonset/entente-fabric")
+	ok(t, err)
+	_, err = w.Abroad.Kubectl(ctx, "-n", e2e.SystemNamespace, "rollout", "status", "daemonset/entente-fabric", "--timeout", "2m")
+	ok(t, err)
+	// What WireGuard agreed on with the former key is good for three minutes.
+	_, err = w.Home.Condition(ctx, 2*e2e.Scheduled, v1alpha1.ConditionInBand, metav1.ConditionFalse)
+	ok(t, err)
+	agent("1")
+	ok(t, w.Abroad.AgentReady(ctx, e2e.Restarted))
+	for _, side := range w.Sides() {
+		_, err := side.Condition(ctx, e2e.Scheduled, v1alpha1.ConditionInBand, metav1.ConditionFalse)
+		ok(t, err)
+		_, err = side.Condition(ctx, e2e.Scheduled, v1alpha1.ConditionConnected, metav1.ConditionFalse)
+		ok(t, err)
+	}
+	begin := time.Now()
+	first := make(chan error, 1)
+	go func() {
+		_, err := w.Abroad.Entente(ctx, "network", "connect", "--in-band", "-f", files[w.Home])
+		first <- err
+	}()
+	_, err = w.Home.Entente(ctx, "network", "connect", "--in-band", "-f", files[w.Abroad])
+	ok(t, err)
+	ok(t, <-first)
+	t.Logf("connected again after a loss of keys after %s", time.Since(begin).Round(100*time.Millisecond))
+	e2e.AreInBand(ctx, t, w)
+	useKey(ctx, t, w, 1)
 }
 
 // survives kills what the session runs through: the fabric on each node, both agents, and a

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
@@ -180,10 +182,25 @@ func (a *agent) networkParameters(ctx context.Context) (inband.Parameters, error
 	return out, nil
 }
 
-// connectInBand makes a peer reachable by its parameters, and trusts it.
+// connectInBand makes a peer reachable by its parameters, and trusts it. Without a session the tunnel begins again with
+// the key that follows from them, so that two clusters that have no key in common find one if both are connected again.
 func (a *agent) connectInBand(ctx context.Context, parameters inband.Parameters, name string) (string, error) {
 	if err := a.forgotten.Remove(ctx, parameters.ID); err != nil {
 		return "", err
 	}
-	return store.ConnectInBand(ctx, a.direct, a.mgr.GetCache(), parameters, name)
+	connected, err := store.ConnectInBand(ctx, a.direct, a.mgr.GetCache(), parameters, name)
+	if err != nil {
+		return "", err
+	}
+	if up := a.trust.Session(parameters.ID).Up; up != nil && up.InBand {
+		return connected, nil // both sides have a key in common
+	}
+	var fc v1alpha1.ForeignCluster
+	if err := a.direct.Get(ctx, client.ObjectKey{Name: connected}, &fc); err != nil {
+		return "", fmt.Errorf("read ForeignCluster %s: %w", connected, err)
+	}
+	if fc.Spec.InBand == nil {
+		return connected, nil // another administrator changed it at once
+	}
+	return connected, a.states.UseFirstKey(ctx, &fc)
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,13 +101,73 @@ func inBandHash(b *v1alpha1.InBand) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// InBandKey returns the preshared key of the tunnel to an in-band peer.
+// InBandKey returns the first preshared key of the tunnel to an in-band peer. The next ones are agreed over sessions.
 func (s *States) InBandKey(fc *v1alpha1.ForeignCluster) (out [32]byte, err error) {
 	theirs, err := base64.StdEncoding.DecodeString(fc.Spec.InBand.ExchangeKey)
 	if err != nil || len(theirs) != len(out) {
 		return out, errors.New("spec.inBand.exchangeKey is not a public key: have the peer's administrator print it with `entente network parameters`")
 	}
 	return s.Exchange.PresharedKey(peering.ClusterID(fc.Spec.ClusterID), [32]byte(theirs))
+}
+
+// firstKey is the first preshared key of the tunnel to an in-band peer, which each side can derive at any time, as an
+// edit of the fabric's Secret.
+type firstKey struct {
+	key []byte
+	// agreed: there is a session, over which both agreed on a later key. If none is stored here, that one will be.
+	agreed bool
+	// offer: the tunnel has been down for so long that a side may have lost its later keys.
+	offer bool
+	// again: the first key is to be used again, whatever was agreed.
+	again bool
+}
+
+// apply stores the first key where no later one is stored, and as the one to look for a common key by where that is
+// needed. The key in use is never dropped: the peer may use it still.
+func (f firstKey) apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
+	set, name := setter(data, &changed), string(peer)
+	current, later := data[name], numberOf(data, string(peer)) > 0
+	switch {
+	case len(current) == 0 && f.agreed:
+		return false
+	case len(current) == 0, !later:
+		set(name, f.key)
+		set(name+v1alpha1.FabricKeyNumber, []byte("0"))
+	case f.again:
+		set(name, f.key)
+		set(name+v1alpha1.FabricKeyNumber, []byte("0"))
+		set(name+v1alpha1.FabricKeyNext, nil)
+		set(name+v1alpha1.FabricKeyPrevious, current)
+		set(name+v1alpha1.FabricKeyFirst, f.key)
+	case f.offer:
+		set(name+v1alpha1.FabricKeyFirst, f.key)
+	}
+	return changed
+}
+
+// offersFirst reports whether the first key of the tunnel to an in-band peer is offered along with a later one, and if
+// not, after which time; 0 means that the tunnel is up. It is once the tunnel has been down for firstKeyAfter, or is down
+// after an administrator wrote other parameters. What the status says of keys does not count: it may be lost, too.
+func offersFirst(fc *v1alpha1.ForeignCluster, now time.Time) (offer bool, left time.Duration) {
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionInBand)
+	if c == nil || c.Status == metav1.ConditionTrue {
+		return false, 0
+	}
+	if n := fc.Status.Network; n != nil && n.InBandHash != inBandHash(fc.Spec.InBand) {
+		return true, 0
+	}
+	left = c.LastTransitionTime.Add(firstKeyAfter).Sub(now)
+	return left <= 0, max(left, 0)
+}
+
+// UseFirstKey makes the tunnel to an in-band peer begin with its first key again, as when an administrator connects
+// the peer again and there is no session that would end. The key that was in use stays known.
+func (s *States) UseFirstKey(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	key, err := s.InBandKey(fc)
+	if err != nil {
+		return nil //nolint:nilerr // condition InBand says so
+	}
+	return s.storeKeys(ctx, peering.ClusterID(fc.Spec.ClusterID), firstKey{key: key[:], again: true})
 }
 
 // ways returns, by peer, the gateways whose path to it is up; nil if no peer is in-band.

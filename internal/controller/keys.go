@@ -32,15 +32,21 @@ type fabricKeys struct {
 
 // keyBatch is a set of keys that are written together.
 type keyBatch struct {
-	keys map[peering.ClusterID]keyRing
-	done chan struct{}
-	err  error // once done is closed
+	edits []peerEdit
+	done  chan struct{}
+	err   error // once done is closed
 }
 
-// storeKeys puts the keys of the tunnel to a peer into the fabric's Secret. Peers that come at the same time wait
+// peerEdit is an edit of the keys of one peer. A batch may have several of a peer.
+type peerEdit struct {
+	peer peering.ClusterID
+	edit keyEdit
+}
+
+// storeKeys changes the keys of the tunnel to a peer in the fabric's Secret. Peers that come at the same time wait
 // for one write of all their keys. Keys that are stored already cost nothing.
-func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) error {
-	if s.hasKeys(ctx, peer, keys) {
+func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, edit keyEdit) error {
+	if s.hasKeys(ctx, peer, edit) {
 		return nil
 	}
 	if err := s.Budget.TakeBytes(peer, keyCost); err != nil {
@@ -50,10 +56,10 @@ func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys key
 	k.mu.Lock()
 	batch, first := k.next, k.next == nil
 	if first {
-		batch = &keyBatch{keys: map[peering.ClusterID]keyRing{}, done: make(chan struct{})}
+		batch = &keyBatch{done: make(chan struct{})}
 		k.next = batch
 	}
-	batch.keys[peer] = keys
+	batch.edits = append(batch.edits, peerEdit{peer, edit})
 	k.mu.Unlock()
 	if first {
 		s.writeKeys(ctx, batch)
@@ -66,8 +72,8 @@ func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys key
 	}
 }
 
-// hasKeys reports whether the Secret is known to have a peer's keys.
-func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) bool {
+// hasKeys reports whether the Secret is known to be as an edit leaves it.
+func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, edit keyEdit) bool {
 	if s.Versions == nil {
 		return false
 	}
@@ -78,7 +84,7 @@ func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, keys keyRi
 	}
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	return now.ResourceVersion == s.keys.version && keys.isStored(s.keys.stored, peer)
+	return now.ResourceVersion == s.keys.version && isStored(edit, s.keys.stored, peer)
 }
 
 // writeKeys writes a batch when the write before it is done. From then on no peer can join the batch.
@@ -95,13 +101,13 @@ func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 	defer close(batch.done)
 	secret, err := store.EditSecret(ctx, s.Client, s.secretKey(), func(data map[string][]byte) bool {
 		changed := false
-		for peer, keys := range batch.keys {
-			changed = keys.apply(data, peer) || changed
+		for _, e := range batch.edits {
+			changed = e.edit.apply(data, e.peer) || changed
 		}
 		return changed
 	})
 	if err != nil {
-		batch.err = fmt.Errorf("store the keys of %d tunnels: %w", len(batch.keys), err)
+		batch.err = fmt.Errorf("store the keys of %d tunnels: %w", len(batch.edits), err)
 		return
 	}
 	k.mu.Lock()

@@ -41,15 +41,18 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if !wanted && !isInBand(fc) {
 		return tunnelState{}, nil
 	}
+	var first time.Duration
 	if isInBand(fc) {
-		if problem, err := r.keepInBandKey(ctx, fc); problem != "" || err != nil {
+		problem, left, err := r.keepInBandKey(ctx, s)
+		if problem != "" || err != nil {
 			return tunnelState{keyProblem: problem}, err
 		}
+		first = left
 	}
 	if !wanted {
-		return r.tunnelFor(ctx, fc, tunnelInput{peer: fc})
+		return r.tunnelFor(ctx, fc, tunnelInput{peer: fc, first: first})
 	}
-	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes}
+	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes, first: first}
 	var beyond int
 	in.ends, beyond = contractEnds(s.Contracts)
 	cut := omitted(s, beyond)
@@ -69,13 +72,19 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	return r.tunnelFor(ctx, fc, in)
 }
 
-// keepInBandKey stores the key of the tunnel to an in-band peer, or returns why there is none.
-func (r *Peers) keepInBandKey(ctx context.Context, fc *v1alpha1.ForeignCluster) (problem string, err error) {
-	key, err := r.States.InBandKey(fc)
+// keepInBandKey stores the first key of the tunnel to an in-band peer where it is needed, or returns why there is none,
+// and after which time it will be needed; 0 if that is not known.
+func (r *Peers) keepInBandKey(ctx context.Context, s *PeerSnapshot) (problem string, left time.Duration, err error) {
+	key, err := r.States.InBandKey(s.Peer)
 	if err != nil {
-		return err.Error(), nil //nolint:nilerr // an administrator has to see to it
+		return err.Error(), 0, nil //nolint:nilerr // an administrator has to see to it
 	}
-	return "", r.States.storeKeys(ctx, peering.ClusterID(fc.Spec.ClusterID), keyRing{current: key[:]})
+	first := firstKey{key: key[:]}
+	first.offer, left = offersFirst(s.Peer, s.Now)
+	if has := s.Peer.Status.PresharedKey; has != nil {
+		first.agreed = s.Session.Up != nil && number(*has) > 0
+	}
+	return "", left, r.States.storeKeys(ctx, peering.ClusterID(s.Peer.Spec.ClusterID), first)
 }
 
 func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in tunnelInput) (tunnelState, error) {
@@ -96,6 +105,7 @@ func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in t
 		spec.InBand = nil
 	}
 	spec.Gateways = dialable(spec.Gateways, r.MayDial)
+	state.first = in.first
 	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
 	if apierrors.IsInvalid(err) {
 		state.lacks = joinTexts([]string{state.lacks, "what should open cannot be written, and what should close was written: " + peering.Text(err.Error(), maxWhy)})
@@ -146,6 +156,8 @@ type tunnelInput struct {
 	left []string
 	// agreed is the IDs of the clusters whose traffic may pass between the peer and them through this one.
 	agreed []string
+	// first is after which time the first key may be needed; 0 if that is not known.
+	first time.Duration
 }
 
 // passed returns the addresses of third clusters for which the peer should have aliases, and what is left out of
@@ -231,6 +243,8 @@ type tunnelState struct {
 	unsure bool
 	// later is when what has to open can be written; 0 if nothing waits.
 	later time.Duration
+	// first is after which time the first key may be needed; 0 if that is not known.
+	first time.Duration
 }
 
 // again is when to write it again.
@@ -239,8 +253,10 @@ func (t tunnelState) again() time.Duration {
 	if t.unsure {
 		again = min(again, exposureRecheck)
 	}
-	if t.later > 0 {
-		again = min(again, t.later)
+	for _, after := range []time.Duration{t.later, t.first} {
+		if after > 0 {
+			again = min(again, after)
+		}
 	}
 	return again
 }

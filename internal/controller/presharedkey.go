@@ -23,23 +23,28 @@ type keyRing struct {
 	// current and next are the keys with that number and the one after it. A nil current leaves the stored one as
 	// it is, a nil next removes it.
 	current, next []byte
-	// dropPrevious: no gateway uses the key before the current one any more.
+	// dropPrevious: no gateway uses another key than the current one any more.
 	dropPrevious bool
+}
+
+// setter returns a function that sets an entry of data, or removes it if the value is empty, and notes whether that
+// changed data.
+func setter(data map[string][]byte, changed *bool) func(name string, value []byte) {
+	return func(name string, value []byte) {
+		if old, had := data[name]; len(value) == 0 && had {
+			delete(data, name)
+			*changed = true
+		} else if len(value) > 0 && !bytes.Equal(old, value) {
+			data[name] = value
+			*changed = true
+		}
+	}
 }
 
 // apply updates the data of the fabric's Secret to the ring, and reports whether that changed it. A key that is
 // replaced is kept as the previous one: the peer's gateways may use it for a moment longer.
 func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
-	set := func(name string, value []byte) {
-		if old, had := data[name]; len(value) == 0 && had {
-			delete(data, name)
-			changed = true
-		} else if len(value) > 0 && !bytes.Equal(old, value) {
-			data[name] = value
-			changed = true
-		}
-	}
-	name := string(peer)
+	set, name := setter(data, &changed), string(peer)
 	if before := data[name]; len(before) > 0 && numberOf(data, name) != k.number {
 		current := k.current
 		if current == nil && numberOf(data, name)+1 == k.number {
@@ -57,24 +62,30 @@ func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed 
 	set(name+v1alpha1.FabricKeyNext, k.next)
 	if k.dropPrevious {
 		set(name+v1alpha1.FabricKeyPrevious, nil)
+		set(name+v1alpha1.FabricKeyFirst, nil)
 	}
 	return changed
 }
 
-// isStored reports whether data has the keys of the ring.
-func (k keyRing) isStored(data map[string][]byte, peer peering.ClusterID) bool {
+// keyEdit is a change of the keys of the tunnel to a peer. Applied again it changes nothing.
+type keyEdit interface {
+	apply(data map[string][]byte, peer peering.ClusterID) (changed bool)
+}
+
+// isStored reports whether data is as an edit leaves it.
+func isStored(edit keyEdit, data map[string][]byte, peer peering.ClusterID) bool {
 	own := map[string][]byte{}
 	for _, suffix := range keySuffixes() {
 		if value, ok := data[string(peer)+suffix]; ok {
 			own[string(peer)+suffix] = value
 		}
 	}
-	return !k.apply(own, peer)
+	return !edit.apply(own, peer)
 }
 
 // keySuffixes returns the suffixes of the names of a peer's keys.
 func keySuffixes() []string {
-	return []string{"", v1alpha1.FabricKeyNumber, v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious}
+	return []string{"", v1alpha1.FabricKeyNumber, v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious, v1alpha1.FabricKeyFirst}
 }
 
 func numberOf(data map[string][]byte, peer string) uint64 {
@@ -106,6 +117,8 @@ type keySituation struct {
 	gateways gatewayKeys
 	// share returns this cluster's share of the key with a number.
 	share func(number uint64) peering.PresharedKeyShare
+	// first is the key with number 0 of an in-band tunnel; nil if it follows from the shares as all others.
+	first []byte
 	now   time.Time
 }
 
@@ -127,7 +140,8 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 		if s.rotate {
 			status.Message = "the peer's agent is of a version that does not replace the key: upgrade it"
 		}
-		return status, keyRing{current: s.key(0, s.announced.PresharedKeyShare), dropPrevious: true}
+		// In-band, gateways of the peer that are late could not be reached to learn of it.
+		return status, keyRing{current: s.key(0, s.announced.PresharedKeyShare), dropPrevious: s.first == nil}
 	}
 	ring := keyRing{}
 	if theirs.Number > number(status) {
@@ -168,6 +182,9 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 
 // key returns the preshared key with a number, from both sides' shares.
 func (s keySituation) key(number uint64, share peering.PresharedKeyShare) []byte {
+	if number == 0 && s.first != nil {
+		return s.first
+	}
 	return PresharedKey(s.self, s.share(number), s.peer, share)
 }
 

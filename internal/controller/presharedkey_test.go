@@ -25,6 +25,8 @@ type keySide struct {
 	secret     map[string][]byte
 	gateways   []map[string][]byte
 	wants      bool
+	// first is the key with number 0 in-band.
+	first []byte
 }
 
 func newKeySide(self, peer string, seed byte) *keySide {
@@ -54,25 +56,29 @@ func (k *keySide) says() *peering.Network {
 	return n
 }
 
-func (k *keySide) hears(said *peering.Network, now time.Time) {
+func (k *keySide) hears(said *peering.Network, now time.Time) { k.store(said, now)() }
+
+// store is the first half of what a side does when it is told something: keys are stored. The other one writes the
+// status.
+func (k *keySide) store(said *peering.Network, now time.Time) (commit func()) {
 	status, ring := keySituation{
-		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), share: k.share, now: now,
+		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), share: k.share, first: k.first, now: now,
 	}.decide()
 	if k.status != nil && status.Number != k.status.Number {
 		k.wants = false
 	}
 	ring.apply(k.secret, k.peer)
-	if !ring.isStored(k.secret, k.peer) {
+	if !isStored(ring, k.secret, k.peer) {
 		panic("isStored denies what was just stored")
 	}
-	k.status = &status
+	return func() { k.status = &status }
 }
 
 // has is the keys of a gateway, the one in use first.
 func (k *keySide) has(gateway int) [][]byte {
 	data := k.gateways[gateway]
 	var out [][]byte
-	for _, suffix := range []string{"", v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious} {
+	for _, suffix := range []string{"", v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious, v1alpha1.FabricKeyFirst} {
 		if key := data[string(k.peer)+suffix]; len(key) > 0 {
 			out = append(out, key)
 		}
@@ -100,10 +106,20 @@ func inCommon(a, b *keySide) error {
 // the words of API servers and time pass at random, one after the other.
 func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 	t.Parallel()
+	for name, first := range map[string][]byte{"out-of-band": nil, "in-band": bytes.Repeat([]byte{7}, 32)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			replaceAtRandom(t, first)
+		})
+	}
+}
+
+func replaceAtRandom(t *testing.T, first []byte) {
 	most := int64(0)
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		a, b := newKeySide("a", "b", 1), newKeySide("b", "a", 2)
+		a.first, b.first = first, first
 		now := time.Unix(1e9, 0)
 		sync := func(k *keySide, gateway int) { k.gateways[gateway] = maps.Clone(k.secret) }
 		settle := func() {
@@ -118,7 +134,7 @@ func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 		}
 		settle()
 		for step := range 300 {
-			switch r.IntN(8) {
+			switch r.IntN(9) {
 			case 0:
 				a.wants = true
 			case 1:
@@ -131,6 +147,10 @@ func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 				sync([]*keySide{a, b}[r.IntN(2)], r.IntN(2))
 			case 7:
 				now = now.Add(time.Duration(r.IntN(int(time.Hour))))
+			case 8: // in-band, the peer is reconciled, too
+				if k := []*keySide{a, b}[r.IntN(2)]; first != nil {
+					k.reconcile(false)
+				}
 			}
 			if err := inCommon(a, b); err != nil {
 				t.Fatalf("seed %d, step %d: %v\na %+v\nb %+v", seed, step, err, a.status, b.status)

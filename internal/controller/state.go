@@ -108,12 +108,13 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if state.Network, err = s.network(ctx, fc, nodes); err != nil {
 		return state, err
 	}
-	switch {
-	case fc.Spec.InBand == nil:
-		keys := keysOfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
-		state.Network.PresharedKeyShare, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.shares(peer))
-	case !wanted:
+	if !wanted {
 		state.Network = &peering.Network{Gateways: state.Network.Gateways}
+	}
+	keys := keysOfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
+	state.Network.PresharedKeyShare, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.shares(peer))
+	if fc.Spec.InBand != nil && state.Network.Rotation.Number == 0 {
+		state.Network.PresharedKeyShare = peering.PresharedKeyShare{} // the first key does not follow from shares
 	}
 	return state, nil
 }
@@ -341,14 +342,34 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if moved && s.Observed != nil {
 		s.Observed()
 	}
-	if state.Network == nil || state.Network.PresharedKeyShare.IsZero() || fc.Spec.InBand != nil {
+	if !announcesKey(state.Network, fc.Spec.InBand != nil) {
 		return later
 	}
 	return cmp.Or(s.observeKey(ctx, peer, fc, state.Network), later)
 }
 
+// announcesKey reports whether an announcement says which key the peer uses. The first key of an in-band tunnel needs
+// no share.
+func announcesKey(n *peering.Network, inBand bool) bool {
+	switch {
+	case n == nil:
+		return false
+	case inBand && (n.Rotation == nil || n.Rotation.Number == 0):
+		return true
+	}
+	return !n.PresharedKeyShare.IsZero()
+}
+
 // observeKey records the preshared key of the tunnel to a peer that follows from both sides' announcements.
 func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1alpha1.ForeignCluster, announced *peering.Network) error {
+	var first []byte
+	if fc.Spec.InBand != nil {
+		key, err := s.InBandKey(fc)
+		if err != nil {
+			return nil //nolint:nilerr // condition InBand says so
+		}
+		first = key[:]
+	}
 	nodes, err := s.fabricNodes(ctx)
 	if err != nil {
 		return err
@@ -358,7 +379,7 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 	due := RotationDue(fc, s.KeyEvery)
 	status, ring := keySituation{
 		self: s.Self, peer: peer, current: fc.Status.PresharedKey, announced: announced, rotate: !due.IsZero() && !now.Before(due),
-		gateways: gateways, share: s.shares(peer), now: now,
+		gateways: gateways, share: s.shares(peer), first: first, now: now,
 	}.decide()
 	if err := s.storeKeys(ctx, peer, ring); err != nil {
 		return err

@@ -23,11 +23,13 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 		return "", err
 	}
 	tunnels := slices.ContainsFunc(contracts, func(contract v1alpha1.Contract) bool { return Unverified(&contract).Desired().Tunnel })
+	otherwise := false // it was reached another way before
 	fc, hint, _, err := place(ctx, c, nil, p.ID, identity.ClusterInfo{Name: p.Name}, name, func(fc *v1alpha1.ForeignCluster) error {
 		if tunnels && fc.Spec.InBand == nil {
 			return peering.Errorf(peering.ReasonPeeringExists,
 				"contracts with %s are in force by a tunnel that is not in-band, and would lose it until both administrators did this: end them first with `entente unpeer`", fc.Name)
 		}
+		otherwise = fc.Spec.InBand == nil
 		fc.Spec.InBand = inBandOf(p)
 		fc.Spec.Endpoints, fc.Spec.JoinToken = nil, nil
 		fc.Spec.Decision = v1alpha1.DecisionApproved
@@ -41,6 +43,9 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
 		status.Source = cmp.Or(status.Source, v1alpha1.SourceManual)
 		inherit(status, hint)
+		if otherwise {
+			status.PresharedKey = nil // an in-band tunnel begins with its first key
+		}
 	})
 }
 

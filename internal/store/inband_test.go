@@ -69,6 +69,7 @@ func TestConnectInBandOfAClusterThatIsKnown(t *testing.T) {
 	known := func(edit func(*v1alpha1.ForeignCluster)) client.Client {
 		fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "hq"}}
 		fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(other.ID()), Endpoints: info.Endpoints, TrustBundle: info.PEM()}
+		fc.Status.PresharedKey = &v1alpha1.PresharedKeyStatus{Number: 7}
 		if edit != nil {
 			edit(fc)
 		}
@@ -84,12 +85,20 @@ func TestConnectInBandOfAClusterThatIsKnown(t *testing.T) {
 	if _, err := ConnectInBand(t.Context(), c, contractsOf(t), parametersOf(other.ID()), ""); err != nil {
 		t.Fatal(err)
 	}
-	if fc := get(t, c, "hq"); fc.Spec.InBand == nil || len(fc.Spec.Endpoints) > 0 || fc.Spec.TrustBundle == "" {
-		t.Errorf("a peer that was dialled is %+v", fc.Spec)
+	fc := get(t, c, "hq")
+	if fc.Spec.InBand == nil || len(fc.Spec.Endpoints) > 0 || fc.Spec.TrustBundle == "" || fc.Status.PresharedKey != nil {
+		t.Errorf("a peer that was dialled is %+v, %+v", fc.Spec, fc.Status.PresharedKey)
 	}
-	// Its contracts have an in-band tunnel by now.
+	// Its contracts have an in-band tunnel by now, whose key was replaced.
+	fc.Status.PresharedKey = &v1alpha1.PresharedKeyStatus{Number: 1}
+	if err := c.Status().Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := ConnectInBand(t.Context(), c, contractsOf(t, contract), parametersOf(other.ID()), ""); err != nil {
 		t.Error(err)
+	}
+	if k := get(t, c, "hq").Status.PresharedKey; k == nil || k.Number != 1 {
+		t.Errorf("connected again, the key is %+v", k)
 	}
 	c = known(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision, fc.Spec.TrustBundle = v1alpha1.DecisionDenied, "" })
 	if _, err := ConnectInBand(t.Context(), c, contractsOf(t), parametersOf(other.ID()), ""); err != nil || get(t, c, "hq").Spec.Decision != v1alpha1.DecisionApproved {

@@ -21,10 +21,7 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	if err != nil {
 		return nil, err
 	}
-	// The key of an in-band peer follows from both sides' exchange keys and stays.
-	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool {
-		return fc.Status.PresharedKey == nil || fc.Spec.InBand != nil
-	})
+	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool { return fc.Status.PresharedKey == nil })
 	slices.SortFunc(peers, byName)
 	asked := askTime(s.cfg.Now())
 	resp := &ententev1.RotatePresharedKeyResponse{RequestTime: timestamppb.New(asked)}

@@ -19,8 +19,11 @@ func TestAnotherPresharedKeyIsAskedForByAnAnnotation(t *testing.T) {
 	t.Parallel()
 	with, without := peerObject("office", strings.Repeat("b", 32)), peerObject("lab", strings.Repeat("c", 32))
 	with.Status.PresharedKey = &v1alpha1.PresharedKeyStatus{Number: 3, Since: metav1.NewTime(time.Now().Add(-time.Hour))}
-	a := newAdminTest(t, with, without)
-	for name, want := range map[string]string{"peers/-": "peers/office", "peers/office": "peers/office", "peers/lab": ""} {
+	inBand := peerObject("ship", strings.Repeat("d", 32))
+	inBand.Spec.InBand, inBand.Spec.Endpoints = &v1alpha1.InBand{}, nil
+	inBand.Status.PresharedKey = with.Status.PresharedKey.DeepCopy()
+	a := newAdminTest(t, with, without, inBand)
+	for name, want := range map[string]string{"peers/-": "peers/office,peers/ship", "peers/office": "peers/office", "peers/lab": ""} {
 		resp, err := a.alice(t).RotatePresharedKey(t.Context(), &ententev1.RotatePresharedKeyRequest{Name: name})
 		if err != nil || strings.Join(resp.GetPeers(), ",") != want {
 			t.Errorf("%s: %v, %v, want %s", name, resp, err, want)

@@ -1055,7 +1055,8 @@ type Network struct {
 	// packets to the sender have these aliases as their source.
 	Aliases []*Alias `protobuf:"bytes,3,rep,name=aliases,proto3" json:"aliases,omitempty"`
 	// The sender's share of the tunnel's preshared key, 32 random bytes. The key is the SHA-256
-	// over both shares, that of the lower cluster ID first.
+	// over both shares, that of the lower cluster ID first. It is empty for the key with number 0
+	// of an in-band tunnel, which follows from both sides' exchange keys.
 	PresharedKeyShare []byte `protobuf:"bytes,4,opt,name=preshared_key_share,json=presharedKeyShare,proto3" json:"preshared_key_share,omitempty"`
 	// Other nodes that speak WireGuard to nodes of the peer, each for its own pods.
 	Nodes []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
