@@ -360,6 +360,19 @@ func TestTheKeyOfAnInBandPeerIsReplaced(t *testing.T) {
 	if s := hears(&peering.KeyRotation{}, 0); s == nil || s.Number != 0 || !bytes.Equal(pt.keyOf(t, milan.ID), first) {
 		t.Fatalf("with the first key the status is %+v", s)
 	}
+	// The peer wants another at once, and announces that only once.
+	offer := peering.PeerState{Network: &peering.Network{Rotation: &peering.KeyRotation{NextKeyShare: peering.PresharedKeyShare{2}}}}
+	later, ok := errors.AsType[*store.LaterError](pt.States.Observe(t.Context(), milan.ID, offer))
+	if !ok || later.After <= 0 || later.After > keyLeast {
+		t.Fatalf("a key that is too young is replaced after %+v", later)
+	}
+	pt.clock.Pass(later.After)
+	if err := pt.States.Observe(t.Context(), milan.ID, offer); err != nil {
+		t.Fatal(err)
+	}
+	if s := peertest.PeerCalled(t, pt.Client, "milan").Status.PresharedKey; s.RotationStartTime == nil || !s.NextStored {
+		t.Fatalf("when it is old enough the status is %+v", s)
+	}
 	if s := hears(&peering.KeyRotation{Number: 1}, 0); s.Number != 0 || !bytes.Equal(pt.keyOf(t, milan.ID), first) {
 		t.Fatalf("without a share of a key the status is %+v", s)
 	}

@@ -180,6 +180,15 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	return status, ring
 }
 
+// tooYoung returns after which time a key is old enough to be replaced because the peer offers its share of the next
+// one; 0 if it does not, or the key is.
+func tooYoung(status v1alpha1.PresharedKeyStatus, theirs *peering.KeyRotation, now time.Time) time.Duration {
+	if theirs == nil || theirs.NextKeyShare.IsZero() || theirs.Number != number(status) || status.RotationStartTime != nil {
+		return 0
+	}
+	return max(keyLeast-now.Sub(status.Since.Time), 0)
+}
+
 // key returns the preshared key with a number, from both sides' shares.
 func (s keySituation) key(number uint64, share peering.PresharedKeyShare) []byte {
 	if number == 0 && s.first != nil {

@@ -384,15 +384,20 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 	if err := s.storeKeys(ctx, peer, ring); err != nil {
 		return err
 	}
-	if equality.Semantic.DeepEqual(fc.Status.PresharedKey, &status) {
-		return nil
+	if !equality.Semantic.DeepEqual(fc.Status.PresharedKey, &status) {
+		before := fc.DeepCopy()
+		fc.Status.PresharedKey = &status
+		if err := s.Budget.Take(peer, fc); err != nil {
+			return err
+		}
+		if err := store.PatchStatus(ctx, s.Client, before, fc); err != nil {
+			return err
+		}
 	}
-	before := fc.DeepCopy()
-	fc.Status.PresharedKey = &status
-	if err := s.Budget.Take(peer, fc); err != nil {
-		return err
+	if left := tooYoung(status, announced.Rotation, now); left > 0 {
+		return &store.LaterError{After: left} // the peer may announce nothing else until then
 	}
-	return store.PatchStatus(ctx, s.Client, before, fc)
+	return nil
 }
 
 // PresharedKey returns a tunnel's preshared key from both sides' shares: their
