@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/cidr"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 )
 
 // peerMetrics are the metrics of trusted clusters, and of their share of the alias pool. It implements
@@ -83,7 +83,7 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason != v1alpha1.ReasonTunnelNotRequired {
 			gauge(m.cutOff, map[bool]float64{true: 1}[c.Reason == v1alpha1.ReasonNodesCutOff], fc.Spec.ClusterID)
 		}
-		if due := controller.RotationDue(fc, m.keyEvery); !due.IsZero() {
+		if due := presharedkeys.Due(fc, m.keyEvery); !due.IsZero() {
 			gauge(m.keyDue, float64(due.Unix()), fc.Spec.ClusterID)
 		}
 	}

@@ -243,6 +243,12 @@ var rules = []rule{
 	},
 	// Which peers reach each other through this cluster.
 	{packages: "internal/transit", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
+	// Which preshared keys tunnels have.
+	{
+		packages: "internal/presharedkeys",
+		ours:     []string{"api/...", "peering/...", "internal/gateways", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
@@ -253,7 +259,7 @@ var rules = []rule{
 		packages: "internal/controller",
 		ours: []string{
 			"api/...", "peering/...", "internal/limitrange", "internal/aliases/...", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
-			"internal/pake", "internal/transit",
+			"internal/pake", "internal/presharedkeys", "internal/transit",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
@@ -261,7 +267,7 @@ var rules = []rule{
 	{
 		packages: "internal/exchange",
 		ours: []string{
-			"internal/controller", "internal/heartbeat", "internal/notify", "api/...", "peering/...", "internal/limitrange", "internal/aliases/...", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake", "internal/transit",
+			"internal/controller", "internal/heartbeat", "internal/notify", "api/...", "peering/...", "internal/limitrange", "internal/aliases/...", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake", "internal/presharedkeys", "internal/transit",
 		},
 		outside: []string{"golang.org/x/sync/", "google.golang.org/protobuf/proto", "github.com/go-logr/logr", "k8s.io/", "sigs.k8s.io/"},
 	},

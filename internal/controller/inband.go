@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -110,41 +111,6 @@ func (s *States) InBandKey(fc *v1alpha1.ForeignCluster) (out [32]byte, err error
 	return s.Exchange.PresharedKey(peering.ClusterID(fc.Spec.ClusterID), [32]byte(theirs))
 }
 
-// firstKey is the first preshared key of the tunnel to an in-band peer, which each side can derive at any time, as an
-// edit of the fabric's Secret.
-type firstKey struct {
-	key []byte
-	// agreed: there is a session, over which both agreed on a later key. If none is stored here, that one will be.
-	agreed bool
-	// offer: the tunnel has been down for so long that a side may have lost its later keys.
-	offer bool
-	// again: the first key is to be used again, whatever was agreed.
-	again bool
-}
-
-// apply stores the first key where no later one is stored, and as the one to look for a common key by where that is
-// needed. The key in use is never dropped: the peer may use it still.
-func (f firstKey) apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
-	set, name := setter(data, &changed), string(peer)
-	current, later := data[name], numberOf(data, string(peer)) > 0
-	switch {
-	case len(current) == 0 && f.agreed:
-		return false
-	case len(current) == 0, !later:
-		set(name, f.key)
-		set(name+v1alpha1.FabricKeyNumber, []byte("0"))
-	case f.again:
-		set(name, f.key)
-		set(name+v1alpha1.FabricKeyNumber, []byte("0"))
-		set(name+v1alpha1.FabricKeyNext, nil)
-		set(name+v1alpha1.FabricKeyPrevious, current)
-		set(name+v1alpha1.FabricKeyFirst, f.key)
-	case f.offer:
-		set(name+v1alpha1.FabricKeyFirst, f.key)
-	}
-	return changed
-}
-
 // offersFirst reports whether the first key of the tunnel to an in-band peer is offered along with a later one, and if
 // not, after which time; 0 means that the tunnel is up. It is once the tunnel has been down for firstKeyAfter, or is down
 // after an administrator wrote other parameters. What the status says of keys does not count: it may be lost, too.
@@ -167,7 +133,7 @@ func (s *States) UseFirstKey(ctx context.Context, fc *v1alpha1.ForeignCluster) e
 	if err != nil {
 		return nil //nolint:nilerr // condition InBand says so
 	}
-	return s.storeKeys(ctx, peering.ClusterID(fc.Spec.ClusterID), firstKey{key: key[:], again: true})
+	return s.storeKeys(ctx, peering.ClusterID(fc.Spec.ClusterID), presharedkeys.First{Key: key[:], Again: true})
 }
 
 // ways returns, by peer, the gateways whose path to it is up; nil if no peer is in-band.

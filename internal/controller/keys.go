@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -40,12 +41,12 @@ type keyBatch struct {
 // peerEdit is an edit of the keys of one peer. A batch may have several of a peer.
 type peerEdit struct {
 	peer peering.ClusterID
-	edit keyEdit
+	edit presharedkeys.Edit
 }
 
 // storeKeys changes the keys of the tunnel to a peer in the fabric's Secret. Peers that come at the same time wait
 // for one write of all their keys. Keys that are stored already cost nothing.
-func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, edit keyEdit) error {
+func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, edit presharedkeys.Edit) error {
 	if s.hasKeys(ctx, peer, edit) {
 		return nil
 	}
@@ -73,7 +74,7 @@ func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, edit key
 }
 
 // hasKeys reports whether the Secret is known to be as an edit leaves it.
-func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, edit keyEdit) bool {
+func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, edit presharedkeys.Edit) bool {
 	if s.Versions == nil {
 		return false
 	}
@@ -84,7 +85,7 @@ func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, edit keyEd
 	}
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	return now.ResourceVersion == s.keys.version && isStored(edit, s.keys.stored, peer)
+	return now.ResourceVersion == s.keys.version && presharedkeys.IsStored(edit, s.keys.stored, peer)
 }
 
 // writeKeys writes a batch when the write before it is done. From then on no peer can join the batch.
@@ -102,7 +103,7 @@ func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 	secret, err := store.EditSecret(ctx, s.Client, s.secretKey(), func(data map[string][]byte) bool {
 		changed := false
 		for _, e := range batch.edits {
-			changed = e.edit.apply(data, e.peer) || changed
+			changed = e.edit.Apply(data, e.peer) || changed
 		}
 		return changed
 	})

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -76,7 +77,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 		for i := range peers {
 			wg.Go(func() {
 				id, key := keyOf(i)
-				if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err != nil {
+				if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err != nil {
 					t.Errorf("peer %d: %v", i, err)
 				}
 			})
@@ -133,7 +134,7 @@ func TestStoredKeysAreNotReadAgain(t *testing.T) {
 	} {
 		s.Versions = tc.versions
 		before := api.reads
-		if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err != nil {
+		if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err != nil {
 			t.Fatal(err)
 		}
 		if more := api.reads > before; more != tc.more {
@@ -158,20 +159,20 @@ func TestKeyIsWrittenDespiteConflictsAndReturnsOtherErrors(t *testing.T) {
 	api := newKeysAPI()
 	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
 	id, key := keyOf(1)
-	if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err != nil {
+	if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err != nil {
 		t.Fatal(err)
 	}
 	id, key = keyOf(2)
 	api.fail = []error{apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, v1alpha1.FabricSecret, errors.New("another wrote"))}
-	if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err != nil {
+	if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err != nil {
 		t.Errorf("after a conflict: %v", err)
 	}
 	id, key = keyOf(3)
 	api.fail = []error{errors.New("no disk")}
-	if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err == nil || !strings.Contains(err.Error(), "no disk") {
+	if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err == nil || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("got %v", err)
 	}
-	if err := s.storeKeys(t.Context(), id, keyRing{current: key}); err != nil {
+	if err := s.storeKeys(t.Context(), id, presharedkeys.Ring{Current: key}); err != nil {
 		t.Errorf("after an error: %v", err)
 	}
 }

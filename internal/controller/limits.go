@@ -50,17 +50,9 @@ const (
 	maxPeerMessage = 256
 )
 
-// Limits of preshared keys.
-const (
-	// keyLeast is how old a key has to be before it is replaced because the peer wants that.
-	keyLeast = time.Minute
-	// keyPatience is how long to wait for gateways whose fabrics are silent before a key is replaced, or the
-	// previous one is dropped. If such a gateway carries traffic it has no tunnel from then on.
-	keyPatience = 24 * time.Hour
-	// firstKeyAfter is for how long the tunnel to an in-band peer has to be down before its first key is offered: the
-	// peer, or this cluster, may have lost the later ones. A session of WireGuard has ended long before.
-	firstKeyAfter = 10 * time.Minute
-)
+// firstKeyAfter is for how long the tunnel to an in-band peer has to be down before its first key is offered: the
+// peer, or this cluster, may have lost the later ones. A session of WireGuard has ended long before.
+const firstKeyAfter = 10 * time.Minute
 
 // Limits of contracts.
 const (

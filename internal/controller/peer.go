@@ -32,6 +32,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
@@ -303,7 +304,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	cutsAgain := r.noteCuts(s)
 	fc.Status = peerStatus(before, s, tunnel)
 	after := min(plan.after, shorter(tunnel.again(), cutsAgain))
-	if left := RotationDue(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
+	if left := presharedkeys.Due(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
 		after = min(after, left)
 	}
 	return r.writeStatus(ctx, before, &fc, after)

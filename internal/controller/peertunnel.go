@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
@@ -79,10 +80,10 @@ func (r *Peers) keepInBandKey(ctx context.Context, s *PeerSnapshot) (problem str
 	if err != nil {
 		return err.Error(), 0, nil //nolint:nilerr // an administrator has to see to it
 	}
-	first := firstKey{key: key[:]}
-	first.offer, left = offersFirst(s.Peer, s.Now)
+	first := presharedkeys.First{Key: key[:]}
+	first.Offer, left = offersFirst(s.Peer, s.Now)
 	if has := s.Peer.Status.PresharedKey; has != nil {
-		first.agreed = s.Session.Up != nil && number(*has) > 0
+		first.Agreed = s.Session.Up != nil && presharedkeys.Number(*has) > 0
 	}
 	return "", left, r.States.storeKeys(ctx, peering.ClusterID(s.Peer.Spec.ClusterID), first)
 }
@@ -322,7 +323,7 @@ func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 		return fmt.Errorf("drop the tunnel to %s: %w", fc.Name, err)
 	}
 	_, err := store.EditSecret(ctx, r.Client, r.States.secretKey(), func(data map[string][]byte) bool {
-		return dropKeys(data, fc.Spec.ClusterID)
+		return presharedkeys.Drop(data, fc.Spec.ClusterID)
 	})
 	if err == nil {
 		r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = true })

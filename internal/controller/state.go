@@ -3,7 +3,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"net/netip"
@@ -20,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/presharedkeys"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
@@ -111,8 +111,8 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if !wanted {
 		state.Network = &peering.Network{Gateways: state.Network.Gateways}
 	}
-	keys := keysOfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
-	state.Network.PresharedKeyShare, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.shares(peer))
+	keys := presharedkeys.OfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
+	state.Network.PresharedKeyShare, state.Network.Rotation = presharedkeys.Announce(fc.Status.PresharedKey, keys, s.shares(peer))
 	if fc.Spec.InBand != nil && state.Network.Rotation.Number == 0 {
 		state.Network.PresharedKeyShare = peering.PresharedKeyShare{} // the first key does not follow from shares
 	}
@@ -375,12 +375,12 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 		return err
 	}
 	now := s.Now()
-	gateways := keysOfGateways(nodes, peer, fc.Status.PresharedKey, now)
-	due := RotationDue(fc, s.KeyEvery)
-	status, ring := keySituation{
-		self: s.Self, peer: peer, current: fc.Status.PresharedKey, announced: announced, rotate: !due.IsZero() && !now.Before(due),
-		gateways: gateways, share: s.shares(peer), first: first, now: now,
-	}.decide()
+	gateways := presharedkeys.OfGateways(nodes, peer, fc.Status.PresharedKey, now)
+	due := presharedkeys.Due(fc, s.KeyEvery)
+	status, ring := presharedkeys.Situation{
+		Self: s.Self, Peer: peer, Current: fc.Status.PresharedKey, Announced: announced, Rotate: !due.IsZero() && !now.Before(due),
+		Gateways: gateways, Share: s.shares(peer), First: first, Now: now,
+	}.Decide()
 	if err := s.storeKeys(ctx, peer, ring); err != nil {
 		return err
 	}
@@ -394,20 +394,10 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 			return err
 		}
 	}
-	if left := tooYoung(status, announced.Rotation, now); left > 0 {
+	if left := presharedkeys.TooYoung(status, announced.Rotation, now); left > 0 {
 		return &store.LaterError{After: left} // the peer may announce nothing else until then
 	}
 	return nil
-}
-
-// PresharedKey returns a tunnel's preshared key from both sides' shares: their
-// SHA-256, the share of the lower cluster ID first.
-func PresharedKey(a peering.ClusterID, shareA peering.PresharedKeyShare, b peering.ClusterID, shareB peering.PresharedKeyShare) []byte {
-	if a > b {
-		shareA, shareB = shareB, shareA
-	}
-	sum := sha256.Sum256(slices.Concat(shareA[:], shareB[:]))
-	return sum[:]
 }
 
 // secretKey is the key of v1alpha1.FabricSecret.

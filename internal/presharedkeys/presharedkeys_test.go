@@ -1,4 +1,4 @@
-package controller
+package presharedkeys
 
 import (
 	"bytes"
@@ -40,19 +40,19 @@ func (k *keySide) share(number uint64) peering.PresharedKeyShare {
 	return peering.PresharedKeyShare{k.seed, byte(number), byte(number >> 8), 1}
 }
 
-func (k *keySide) held() gatewayKeys {
+func (k *keySide) held() GatewayKeys {
 	var nodes []v1alpha1.FabricNode
 	for _, g := range k.gateways {
 		nodes = append(nodes, v1alpha1.FabricNode{Spec: v1alpha1.FabricNodeSpec{Gateway: true}, Status: v1alpha1.FabricNodeStatus{Paths: []v1alpha1.FabricPath{{
 			PeerID: string(k.peer), PresharedKeyNumber: int64(numberOf(g, string(k.peer))), NextPresharedKeyStored: len(g[string(k.peer)+v1alpha1.FabricKeyNext]) > 0,
 		}}}})
 	}
-	return keysOfGateways(nodes, k.peer, nil, time.Time{})
+	return OfGateways(nodes, k.peer, nil, time.Time{})
 }
 
 func (k *keySide) says() *peering.Network {
 	n := &peering.Network{}
-	n.PresharedKeyShare, n.Rotation = rotation(k.status, k.held(), k.share)
+	n.PresharedKeyShare, n.Rotation = Announce(k.status, k.held(), k.share)
 	return n
 }
 
@@ -61,14 +61,14 @@ func (k *keySide) hears(said *peering.Network, now time.Time) { k.store(said, no
 // store is the first half of what a side does when it is told something: keys are stored. The other one writes the
 // status.
 func (k *keySide) store(said *peering.Network, now time.Time) (commit func()) {
-	status, ring := keySituation{
-		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), share: k.share, first: k.first, now: now,
-	}.decide()
+	status, ring := Situation{
+		Self: k.self, Peer: k.peer, Current: k.status, Announced: said, Rotate: k.wants, Gateways: k.held(), Share: k.share, First: k.first, Now: now,
+	}.Decide()
 	if k.status != nil && status.Number != k.status.Number {
 		k.wants = false
 	}
-	ring.apply(k.secret, k.peer)
-	if !isStored(ring, k.secret, k.peer) {
+	ring.Apply(k.secret, k.peer)
+	if !IsStored(ring, k.secret, k.peer) {
 		panic("isStored denies what was just stored")
 	}
 	return func() { k.status = &status }
@@ -222,13 +222,13 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := keySituation{self: "a", peer: "b", current: tc.standing, announced: tc.said, rotate: tc.wanted, gateways: gatewayKeys{tc.held, min(tc.held, 3)}, share: share, now: now}
-			status, ring := s.decide()
-			got := want{status.Number, ring.current != nil, ring.next != nil, status.RotationStartTime != nil, status.Message != ""}
-			if got != tc.want || ring.number != uint64(status.Number) || status.NextStored != (ring.next != nil) {
+			s := Situation{Self: "a", Peer: "b", Current: tc.standing, Announced: tc.said, Rotate: tc.wanted, Gateways: GatewayKeys{tc.held, min(tc.held, 3)}, Share: share, Now: now}
+			status, ring := s.Decide()
+			got := want{status.Number, ring.Current != nil, ring.Next != nil, status.RotationStartTime != nil, status.Message != ""}
+			if got != tc.want || ring.Number != uint64(status.Number) || status.NextStored != (ring.Next != nil) {
 				t.Errorf("got %+v, want %+v (%+v)", got, tc.want, status)
 			}
-			if of := (peering.PresharedKeyShare{1, byte(ring.number)}); tc.want.current && !bytes.Equal(ring.current, PresharedKey("a", share(ring.number), "b", of)) {
+			if of := (peering.PresharedKeyShare{1, byte(ring.Number)}); tc.want.current && !bytes.Equal(ring.Current, Derive("a", share(ring.Number), "b", of)) {
 				t.Error("it is not the key with its number")
 			}
 		})
@@ -251,15 +251,15 @@ func TestSilentGatewaysAreWaitedForButNotForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		nodes  []v1alpha1.FabricNode
 		status *v1alpha1.PresharedKeyStatus
-		want   gatewayKeys
+		want   GatewayKeys
 	}{
-		"no gateway":                      {[]v1alpha1.FabricNode{node(false, 0, 7)}, nil, gatewayKeys{}},
-		"the least of two":                {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0, 6), node(false, 0, 1)}, nil, gatewayKeys{6, 5}},
-		"one that has no tunnel yet":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0)}, nil, gatewayKeys{}},
-		"a silent one is waited for":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(time.Hour), gatewayKeys{6, 5}},
-		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(keyPatience), gatewayKeys{7, 6}},
+		"no gateway":                      {[]v1alpha1.FabricNode{node(false, 0, 7)}, nil, GatewayKeys{}},
+		"the least of two":                {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0, 6), node(false, 0, 1)}, nil, GatewayKeys{6, 5}},
+		"one that has no tunnel yet":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0)}, nil, GatewayKeys{}},
+		"a silent one is waited for":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(time.Hour), GatewayKeys{6, 5}},
+		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(keyPatience), GatewayKeys{7, 6}},
 	} {
-		if got := keysOfGateways(tc.nodes, "b", tc.status, now); got != tc.want {
+		if got := OfGateways(tc.nodes, "b", tc.status, now); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
@@ -277,7 +277,7 @@ func TestKeysAreDueByAgeOrWhenAsked(t *testing.T) {
 	const every = 100 * time.Hour
 	spread := map[time.Time]bool{}
 	for i := range 100 {
-		due := RotationDue(peer(fmt.Sprint(i), ""), every)
+		due := Due(peer(fmt.Sprint(i), ""), every)
 		if age := due.Sub(since); age <= every*9/10 || age > every {
 			t.Fatalf("due after %v", age)
 		}
@@ -292,11 +292,11 @@ func TestKeysAreDueByAgeOrWhenAsked(t *testing.T) {
 		"now":                                       {},
 		"":                                          {},
 	} {
-		if got := RotationDue(peer("b", asked), 0); !got.Equal(want) {
+		if got := Due(peer("b", asked), 0); !got.Equal(want) {
 			t.Errorf("asked at %q, due at %v, want %v", asked, got, want)
 		}
 	}
-	if due := RotationDue(&v1alpha1.ForeignCluster{}, every); !due.IsZero() {
+	if due := Due(&v1alpha1.ForeignCluster{}, every); !due.IsZero() {
 		t.Errorf("without a tunnel a key is due at %v", due)
 	}
 }
