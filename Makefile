@@ -150,8 +150,7 @@ beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)
 
-# Two packages at once; control on as many pairs of clusters as -parallel says. They mostly
-# wait.
+# Three packages at once; control on as many pairs of clusters as -parallel says.
 .PHONY: together
 together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/times
 	@rm -f .build/secrets

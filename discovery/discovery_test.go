@@ -124,7 +124,7 @@ func TestServiceCheck(t *testing.T) {
 	}
 }
 
-func TestRename(t *testing.T) {
+func TestRenameCountsUpWithinTheLimit(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("ä", 31)
 	for in, want := range map[string]string{

@@ -160,8 +160,8 @@ func TestAllStatesAndEvents(t *testing.T) {
 	}
 }
 
-// TestEveryReachableValue walks all values that any sequence of events leads to.
-func TestEveryReachableValue(t *testing.T) {
+// TestEveryReachableContractIsValid walks all values that any sequence of events leads to.
+func TestEveryReachableContractIsValid(t *testing.T) {
 	for _, role := range []Role{Consumer, Provider} {
 		all := events(role)
 		seen := map[Contract]bool{{}: true}

@@ -66,7 +66,7 @@ func TestDecimalArithmetic(t *testing.T) {
 	}
 }
 
-func TestMoney(t *testing.T) {
+func TestMoneyIsParsedAddedAndRounded(t *testing.T) {
 	if s := eur(t, "0.42").String(); s != "EUR 0.42" {
 		t.Error(s)
 	}
@@ -221,7 +221,7 @@ func TestCostIsExact(t *testing.T) {
 // trim takes the zeros away that a decimal does not have.
 func trim(s string) string { return strings.TrimSuffix(strings.TrimRight(s, "0"), ".") }
 
-func TestDifference(t *testing.T) {
+func TestDifferenceOfMoneyIsExact(t *testing.T) {
 	for _, tt := range []struct {
 		a, b peering.Money
 		want string

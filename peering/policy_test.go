@@ -17,7 +17,7 @@ import (
 
 var resources = peeringtest.Resources
 
-func TestDecide(t *testing.T) {
+func TestDecideGrantsWithinPolicyAndCapacity(t *testing.T) {
 	free := resources(t, "cpu", "7", "memory", "16Gi", "pods", "101", "nvidia.com/gpu", "3")
 	half := peering.Policy{Name: "half", Accept: peering.Automatic, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100, Duration: 8760 * time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline}
 	capped := half
@@ -222,7 +222,7 @@ func TestConditionsAreThoseOfThePolicy(t *testing.T) {
 	}
 }
 
-func TestExplain(t *testing.T) {
+func TestExplainNamesWhatLimitsAGrant(t *testing.T) {
 	free := resources(t, "cpu", "8", "memory", "16Gi", "pods", "100", "nvidia.com/gpu", "3")
 	p := peering.Policy{
 		Accept: peering.Automatic, PercentOfFree: 50, TotalPercent: 75, OvercommitPercent: 100, Duration: time.Hour,

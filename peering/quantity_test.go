@@ -108,7 +108,7 @@ func TestQuantityArithmetic(t *testing.T) {
 	}
 }
 
-func TestResources(t *testing.T) {
+func TestResourcesAreParsedWithinLimits(t *testing.T) {
 	have, err := peering.ParseResources(map[string]string{"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "2"})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-func TestQuantityLaws(t *testing.T) {
+func TestQuantitiesAddAndCompareLikeNumbers(t *testing.T) {
 	gen := rapid.Custom(func(t *rapid.T) peering.Quantity {
 		n := rapid.Int64Range(0, 1<<61).Draw(t, "units")
 		v, err := peering.ParseQuantity(resource.NewQuantity(n, rapid.SampledFrom([]resource.Format{resource.DecimalSI, resource.BinarySI}).Draw(t, "format")).String())

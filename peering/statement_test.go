@@ -290,9 +290,9 @@ func fixedKey(t testing.TB, n byte) *ecdsa.PrivateKey {
 	return key
 }
 
-// TestGolden keeps the bytes that are signed: a change of one byte breaks every existing
+// TestSignedBytesStayTheSame keeps the bytes that are signed: a change of one byte breaks every existing
 // contract.
-func TestGolden(t *testing.T) {
+func TestSignedBytesStayTheSame(t *testing.T) {
 	consumer, provider := clusterOf(t, fixedKey(t, 1)), clusterOf(t, fixedKey(t, 2))
 	next := fixedKey(t, 3)
 	provider.party.Succession = [][]byte{cross(t, nil, provider.party.ID, next.Public(), provider.key, nil)}

@@ -24,12 +24,12 @@ import (
 //	ask      [cpu=N] [for=D]                             the consumer asks, for its contract's next revision once it has one
 //	deliver  [to=consumer|provider] [n=N]                what is under way arrives, in order; answers are under way then
 //	drop, repeat [to=…] [n=N]                            it is lost, or arrives and is under way still
+//	delay    [to=…] [n=N]                                it arrives after all else that is under way
 //	wait     for=D                                       time goes by, on both clocks
 //	skew     by=D                                        the consumer's clock is so far ahead
 //	state    of=consumer|provider                        it reports its state
-//
-// end, drain of=… [grace=D] it ends the contract, at once or once its pods are gone
-//
+//	end      of=…                                        it ends the contract at once
+//	drain    of=… [grace=D]                              it ends the contract once its pods are gone
 //	left     of=…                                        nothing runs any more
 //	restart  of=…                                        it forgets what is not stored
 //	forge    of=…                                        the next message from it is changed on the way
@@ -183,7 +183,7 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 		}
 	case "ask":
 		s.ask(Ask{RequestID: "r", Resources: cores(), Duration: length("for"), Network: true, ContractID: s.consumer.inForce()})
-	case "deliver", "drop", "repeat":
+	case "deliver", "drop", "repeat", "delay":
 		s.deliver(t, d)
 	case "wait":
 		s.now = s.now.Add(length("for"))
@@ -251,7 +251,7 @@ func (s *stage) role(t *testing.T, d *datadriven.TestData, key string) Role {
 	return 0
 }
 
-// deliver lets messages arrive, be lost, or arrive and come again.
+// deliver lets messages arrive, be lost, be late, or arrive and come again.
 func (s *stage) deliver(t *testing.T, d *datadriven.TestData) {
 	var to Role
 	if d.HasArg("to") {
@@ -269,6 +269,10 @@ func (s *stage) deliver(t *testing.T, d *datadriven.TestData) {
 		}
 		return takes && d.Cmd != "repeat"
 	})
+	if d.Cmd == "delay" {
+		s.letters = append(s.letters, now...)
+		return
+	}
 	for _, l := range now {
 		if d.Cmd == "drop" {
 			s.print("lost: %s", l.name)

@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-func TestEndpointChoice(t *testing.T) {
+func TestEndpointsAreChosenByWhatAnswers(t *testing.T) {
 	one, two, roamed := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2"), netip.MustParseAddrPort("192.0.2.3:3")
 	none := netip.AddrPort{}
 	type step struct {
@@ -430,7 +430,7 @@ func TestNamesAreResolvedInTheBackground(t *testing.T) {
 	})
 }
 
-func TestPeerChanges(t *testing.T) {
+func TestChangesOfPeersAreTheSmallest(t *testing.T) {
 	key := func(n byte) plan.PublicKey { return plan.PublicKey{n} }
 	p1, p2 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")
 	nets := func(ps ...netip.Prefix) (out []net.IPNet) {

@@ -53,7 +53,7 @@ type podFacts struct {
 	// Of the provider:
 
 	wanted      bool // this process wanted it
-	held        bool // the provider took it
+	taken       bool // the provider took it
 	gone        bool // the provider reported that it is gone
 	deleteAcked bool // the provider acknowledged the delete
 }
@@ -68,7 +68,7 @@ const (
 )
 
 // crossed reports whether the provider has or had the pod.
-func (f podFacts) crossed() bool { return f.held || f.recorded }
+func (f podFacts) crossed() bool { return f.taken || f.recorded }
 
 // ended reports whether the provider said that it does not have the pod.
 func (f podFacts) ended() bool { return f.gone || (f.deleteAcked && !f.crossed()) }
@@ -81,7 +81,7 @@ func (f podFacts) neverCrossed() bool {
 func decidePod(f podFacts) step {
 	switch {
 	case !f.exists:
-		if f.ended() || (!f.wanted && !f.held) {
+		if f.ended() || (!f.wanted && !f.taken) {
 			return stepDrop
 		}
 		return stepUnwant

@@ -19,34 +19,34 @@ func TestDecidePod(t *testing.T) {
 		"a new pod is wanted":                                                {local, stepWant},
 		"a pod without its references waits":                                 {with(func(f *podFacts) { f.complete = false }), stepWait},
 		"a new pod stays at home while the node takes none":                  {with(func(f *podFacts) { f.closed = true }), stepHold},
-		"a pod that runs goes on while the node takes no new ones":           {with(func(f *podFacts) { f.closed, f.held = true, true }), stepWant},
-		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.held = false, true }), stepWant},
+		"a pod that runs goes on while the node takes no new ones":           {with(func(f *podFacts) { f.closed, f.taken = true, true }), stepWant},
+		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.taken = false, true }), stepWant},
 		"after a restart a running pod does not wait":                        {with(func(f *podFacts) { f.complete, f.recorded = false, true }), stepWant},
 		"a foreign pod is not applicable":                                    {with(func(f *podFacts) { f.offloading = no }), stepNotApplicable},
 		"nothing happens while offloading is not known":                      {with(func(f *podFacts) { f.offloading = unknown }), stepNothing},
-		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.held = no, true }), stepWant},
+		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.taken = no, true }), stepWant},
 		"a running pod goes on while its namespace is not known":             {with(func(f *podFacts) { f.offloading, f.recorded = unknown, true }), stepWant},
 		"a pod that was bound by hand is left alone":                         {with(func(f *podFacts) { f.tolerates = false }), stepLeave},
 		"a deleted pod that was bound by hand is left alone":                 {with(func(f *podFacts) { f.tolerates, f.deleting = false, true }), stepLeave},
-		"a pod that runs is not left alone":                                  {with(func(f *podFacts) { f.tolerates, f.held, f.deleting = false, true, true }), stepUnwant},
+		"a pod that runs is not left alone":                                  {with(func(f *podFacts) { f.tolerates, f.taken, f.deleting = false, true, true }), stepUnwant},
 		"a pod with host access is refused":                                  {with(func(f *podFacts) { f.portable = false }), stepRefuse},
-		"a pod that ended is final":                                          {with(func(f *podFacts) { f.terminal, f.held = true, true }), stepFinal},
+		"a pod that ended is final":                                          {with(func(f *podFacts) { f.terminal, f.taken = true, true }), stepFinal},
 		"a pod that ended and is gone is final":                              {with(func(f *podFacts) { f.terminal, f.gone = true, true }), stepFinal},
-		"a pod that is gone unasked fails":                                   {with(func(f *podFacts) { f.held, f.wanted, f.gone = true, true, true }), stepFail},
-		"a pod that is being deleted is unwanted":                            {with(func(f *podFacts) { f.deleting, f.held = true, true }), stepUnwant},
-		"an ack is not the end of a pod that ran":                            {with(func(f *podFacts) { f.deleting, f.held, f.deleteAcked = true, true, true }), stepUnwant},
+		"a pod that is gone unasked fails":                                   {with(func(f *podFacts) { f.taken, f.wanted, f.gone = true, true, true }), stepFail},
+		"a pod that is being deleted is unwanted":                            {with(func(f *podFacts) { f.deleting, f.taken = true, true }), stepUnwant},
+		"an ack is not the end of a pod that ran":                            {with(func(f *podFacts) { f.deleting, f.taken, f.deleteAcked = true, true, true }), stepUnwant},
 		"an ack is the end of a pod that never came":                         {with(func(f *podFacts) { f.deleting, f.wanted, f.deleteAcked = true, true, true }), stepFinalise},
-		"a deleted pod that is gone is finalised":                            {with(func(f *podFacts) { f.deleting, f.held, f.gone = true, true, true }), stepFinalise},
+		"a deleted pod that is gone is finalised":                            {with(func(f *podFacts) { f.deleting, f.taken, f.gone = true, true, true }), stepFinalise},
 		"a deleted foreign pod is finalised":                                 {with(func(f *podFacts) { f.deleting, f.offloading = true, no }), stepFinalise},
 		"a deleted pod that could not cross is finalised":                    {with(func(f *podFacts) { f.deleting, f.portable = true, false }), stepFinalise},
 		"a deleted pod that may have crossed waits for word":                 {with(func(f *podFacts) { f.deleting = true }), stepUnwant},
 		"a deleted pod that ended is finalised":                              {with(func(f *podFacts) { f.deleting, f.terminal, f.recorded = true, true, true }), stepFinalise},
-		"a pod that the provider stopped as agreed ends":                     {with(func(f *podFacts) { f.held, f.wanted, f.fenced = true, true, true }), stepFence},
+		"a pod that the provider stopped as agreed ends":                     {with(func(f *podFacts) { f.taken, f.wanted, f.fenced = true, true, true }), stepFence},
 		"so does one that is being deleted":                                  {with(func(f *podFacts) { f.recorded, f.deleting, f.fenced = true, true, true }), stepFence},
 		"a pod that never crossed is not fenced":                             {with(func(f *podFacts) { f.fenced = true }), stepWant},
-		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.held, f.terminal, f.fenced = true, true, true }), stepFinal},
+		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.taken, f.terminal, f.fenced = true, true, true }), stepFinal},
 		"a vanished pod is unwanted":                                         {podFacts{wanted: true, portable: true, complete: true}, stepUnwant},
-		"a vanished pod that is gone is dropped":                             {podFacts{held: true, gone: true}, stepDrop},
+		"a vanished pod that is gone is dropped":                             {podFacts{taken: true, gone: true}, stepDrop},
 		"a vanished pod that never crossed is dropped":                       {podFacts{}, stepDrop},
 	}
 	for name, test := range tests {
@@ -65,25 +65,25 @@ func TestDecidePodNeverHarms(t *testing.T) {
 		for _, o := range []ternary{unknown, yes, no} {
 			f := podFacts{
 				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), recorded: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
-				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), fenced: bit(i, 11), offloading: o,
+				wanted: bit(i, 6), taken: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), fenced: bit(i, 11), offloading: o,
 			}
 			got := decidePod(f)
 			switch {
 			case got == stepWant && (f.terminal || f.gone || f.deleting || !f.exists):
 				t.Errorf("%+v: a pod that ended or goes is wanted", f)
-			case got == stepWant && !f.tolerates && !f.held && !f.recorded && !f.wanted:
+			case got == stepWant && !f.tolerates && !f.taken && !f.recorded && !f.wanted:
 				t.Errorf("%+v: a pod is wanted that does not tolerate the taint", f)
 			case got == stepUnwant && f.exists && !f.deleting:
 				t.Errorf("%+v: a pod that is not deleted is unwanted", f)
 			case got == stepFinalise && !f.deleting:
 				t.Errorf("%+v: a pod that is not deleted is finalised", f)
-			case got == stepFinalise && f.held && !f.gone && !f.terminal:
+			case got == stepFinalise && f.taken && !f.gone && !f.terminal:
 				t.Errorf("%+v: a pod is finalised while it runs", f)
 			case got == stepFence && (!f.fenced || !f.exists || f.terminal):
 				t.Errorf("%+v: a pod is fenced that was not stopped", f)
 			case got == stepFail && !f.gone:
 				t.Errorf("%+v: a pod fails though the provider did not report it as gone", f)
-			case got == stepNotApplicable && f.held:
+			case got == stepNotApplicable && f.taken:
 				t.Errorf("%+v: a pod that runs is called not applicable", f)
 			case got == stepDrop && (f.exists || f.wanted && !f.gone && !f.deleteAcked):
 				t.Errorf("%+v: a pod is forgotten", f)

@@ -120,7 +120,7 @@ func (n *Node) evictAll(ctx context.Context) DrainProgress {
 func (n *Node) occupies(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	st := n.state[string(pod.UID)]
-	wanted := st != nil && (st.wanted || st.held) && !st.gone
+	wanted := st != nil && (st.wanted || st.taken) && !st.gone
 	n.mu.Unlock()
 	return wanted || podstatus.Offloaded(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
 }

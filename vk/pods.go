@@ -33,7 +33,7 @@ type podState struct {
 	ref      peering.ObjectRef
 	wanted   bool
 	hash     peering.Hash
-	held     bool
+	taken    bool
 	refusal  *peering.Refusal
 	ackHash  peering.Hash // what the provider took or refused last
 	wantedAt time.Time    // when it was wanted last
@@ -208,7 +208,7 @@ func (n *Node) plan(uid string) podPlan {
 	}
 	n.mu.Unlock()
 
-	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true, closed: closed, fenced: fenced}
+	f := podFacts{wanted: p.st.wanted, taken: p.st.taken, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true, closed: closed, fenced: fenced}
 	if p.pod != nil {
 		f.exists = true
 		f.deleting = p.pod.DeletionTimestamp != nil
@@ -384,7 +384,7 @@ func (n *Node) wantPod(p podPlan) {
 	n.mu.Lock()
 	st := n.podState(p.object.Ref)
 	send := !st.wanted || st.hash != hash || wantAgain(st.wantedAt, st.refusal == nil && st.ackHash == hash)
-	first := !st.wanted && !st.held && !before
+	first := !st.wanted && !st.taken && !before
 	st.wanted, st.hash, st.ref = true, hash, p.object.Ref
 	if send {
 		st.wantedAt = time.Now()
@@ -435,10 +435,10 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		return n.showLost(ctx, p)
 	}
 	if p.st.remote == nil {
-		if r := p.st.refusal; r != nil && !p.st.held && !podstatus.Offloaded(p.pod) {
+		if r := p.st.refusal; r != nil && !p.st.taken && !podstatus.Offloaded(p.pod) {
 			return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, r.Reason.Condition(), r.Message, metav1.Now()))
 		}
-		if p.st.held && !podstatus.Offloaded(p.pod) {
+		if p.st.taken && !podstatus.Offloaded(p.pod) {
 			return n.patchStatus(ctx, p.pod, podstatus.Accepted(p.pod, metav1.Now()))
 		}
 		return nil
@@ -494,7 +494,7 @@ func (n *Node) conclude(p podPlan) {
 	st := n.state[string(p.pod.UID)]
 	send := st != nil && st.wanted && !st.concluded
 	if send {
-		st.concluded, st.held = true, true
+		st.concluded, st.taken = true, true
 	}
 	n.mu.Unlock()
 	if send {
@@ -574,12 +574,12 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 // endPod deletes a local pod with its last status.
 func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) error {
 	ref := podRef(p.pod)
-	crossed := p.st.held || p.st.wanted || podstatus.Offloaded(p.pod)
+	crossed := p.st.taken || p.st.wanted || podstatus.Offloaded(p.pod)
 	if crossed && !p.st.gone {
 		n.mu.Lock()
 		st := n.podState(ref)
 		send := !st.unwanted
-		st.unwanted, st.wanted, st.held = true, false, true
+		st.unwanted, st.wanted, st.taken = true, false, true
 		n.mu.Unlock()
 		if send {
 			n.cfg.Mirror.Unwant(ref, nil)
@@ -725,7 +725,7 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	if s.Gone {
 		st.gone = true
 	} else if !st.gone {
-		st.held = true
+		st.taken = true
 		st.remoteName, st.remoteUID, st.remoteDeleting = s.RemoteName, s.RemoteUID, s.DeletionTimestamp != ""
 	}
 	ask := n.synced && !n.unknown.has(s.Ref.UID)
@@ -755,7 +755,7 @@ func (n *Node) Ack(a peering.Ack) {
 	case deleted:
 		n.complain.Do(func() { n.log.Warn("the provider refused a delete", "ref", a.Ref.String(), "err", a.Refusal) })
 	case a.Refusal == nil:
-		st.held, st.refusal = true, nil
+		st.taken, st.refusal = true, nil
 	default:
 		st.refusal = a.Refusal
 	}

@@ -362,7 +362,7 @@ func (n *Node) needed(namespace string) map[podspec.Reference]bool {
 	out := map[podspec.Reference]bool{}
 	for uid, refs := range n.refs[namespace] {
 		st := n.state[uid]
-		if st == nil || !st.wanted && !st.held {
+		if st == nil || !st.wanted && !st.taken {
 			if p := n.localPod(uid); p == nil || !podstatus.Offloaded(p) {
 				continue
 			}

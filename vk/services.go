@@ -133,7 +133,7 @@ func (n *Node) podsRemain(namespace string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for uid, st := range n.state {
-		if st.ref.Namespace == namespace && (st.wanted || st.held) && !st.gone && !n.unknown.has(uid) {
+		if st.ref.Namespace == namespace && (st.wanted || st.taken) && !st.gone && !n.unknown.has(uid) {
 			return true
 		}
 	}

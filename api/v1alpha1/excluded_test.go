@@ -36,7 +36,7 @@ func TestDisownKeepsWhatRunsInATrustedCluster(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{LabelAutomatic: "home", LabelNamespacesOf: "home"}, Annotations: map[string]string{AnnotationAutomaticBy: "FirstUse"}},
 			Spec:       ForeignClusterSpec{TrustBundle: bundle},
 		}
-		fc.Disown()
+		fc.TakeFromPolicy()
 		if fc.Labels[LabelAutomatic]+fc.Annotations[AnnotationAutomaticBy] != "" || fc.Labels[LabelNamespacesOf] != want {
 			t.Errorf("with roots %q: %v", bundle, fc.Labels)
 		}

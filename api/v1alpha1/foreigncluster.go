@@ -765,8 +765,8 @@ func (fc *ForeignCluster) Hint() bool {
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
-// Disown turns a policy's ForeignCluster into an administrator's. What the policy runs in a trusted one continues.
-func (fc *ForeignCluster) Disown() {
+// TakeFromPolicy turns a policy's ForeignCluster into an administrator's. What the policy runs in a trusted one continues.
+func (fc *ForeignCluster) TakeFromPolicy() {
 	if fc.Spec.TrustBundle == "" {
 		delete(fc.Labels, LabelNamespacesOf)
 	}

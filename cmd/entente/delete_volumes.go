@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/storage"
@@ -52,7 +53,7 @@ func (f *volumesFlag) apply(ctx context.Context, r *run, yes bool, again string,
 		r.note("and %d more volumes: kubectl get pv -l entente.dev/peer", more)
 	}
 	if !f.delete {
-		r.note("to delete them: %s, while a contract grants storage of their class; or let their provider do it: kubectl get pvc -A -l entente.dev/kept-volume=true", again)
+		r.note("to delete them: %s, while a contract grants storage of their class; or let their provider do it: kubectl get pvc -A -l %s=true", again, v1alpha1.LabelRetained)
 		return nil
 	}
 	return f.deleteAll(ctx, r, yes, all)

@@ -33,9 +33,9 @@ const (
 	maxAnswerRecords    = 512
 	maxAuthorityRecords = 32
 	maxExtraRecords     = 256
-	// maxStrays is how many packets that do not answer the query are ignored before the query is
+	// maxUnrelated is how many packets that do not answer the query are ignored before the query is
 	// sent over TCP: an attacker may be guessing.
-	maxStrays = 16
+	maxUnrelated = 16
 )
 
 // Times. Those from answers are kept within bounds.

@@ -177,7 +177,7 @@ func TestKnownInstancesAreNotEvicted(t *testing.T) {
 	}
 }
 
-func TestAdditionalRecords(t *testing.T) {
+func TestAdditionalRecordsSpareQuestions(t *testing.T) {
 	t.Parallel()
 	const inst = "office._entente._tcp.example.com."
 	full := rrs(t, service("office")...)

@@ -186,7 +186,7 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 		m.Id = dns.Id()
 		reply, err = sendQuery(ctx, "udp", udpTimeout, addr, m)
 	}
-	if errors.Is(err, errStrays) || err == nil && reply.Msg.Truncated {
+	if errors.Is(err, errUnrelated) || err == nil && reply.Msg.Truncated {
 		m.Id = dns.Id()
 		reply, err = sendQuery(ctx, "tcp", tcpTimeout, addr, m)
 	}
@@ -196,7 +196,7 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 	return reply, nil
 }
 
-var errStrays = errors.New("too many packets that do not answer it")
+var errUnrelated = errors.New("too many packets that do not answer it")
 
 // sendQuery sends a query and waits for its answer, on a connected socket of its own with a random
 // port, so that packets of other hosts are not received. Over UDP it ignores packets that do not
@@ -221,7 +221,7 @@ func sendQuery(ctx context.Context, network string, timeout time.Duration, addr 
 	if _, err := conn.Write(query); err != nil {
 		return Reply{}, err
 	}
-	for range maxStrays {
+	for range maxUnrelated {
 		raw, err := conn.ReadMsgHeader(nil)
 		if udp && (errors.Is(err, dns.ErrShortRead) || err == nil && (binary.BigEndian.Uint16(raw) != m.Id || len(raw) > udpSize)) {
 			continue
@@ -243,7 +243,7 @@ func sendQuery(ctx context.Context, network string, timeout time.Duration, addr 
 			return Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Truncated: true}}}, nil
 		}
 	}
-	return Reply{}, errStrays
+	return Reply{}, errUnrelated
 }
 
 func truncated(raw []byte) bool { return raw[2]&0x82 == 0x82 } // QR and TC

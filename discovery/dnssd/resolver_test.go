@@ -140,7 +140,7 @@ func TestResolversMoveOnToTheOneThatAnswers(t *testing.T) {
 			w.Write(raw[:len(raw)-3])
 		}},
 		"many guesses: over TCP": {first: func(w dns.ResponseWriter, q *dns.Msg, tcp bool) {
-			for range maxStrays {
+			for range maxUnrelated {
 				if !tcp {
 					m := new(dns.Msg)
 					m.SetReply(q)

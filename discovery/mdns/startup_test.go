@@ -250,7 +250,7 @@ func TestLossAndReordering(t *testing.T) {
 	}
 }
 
-func TestGoodbye(t *testing.T) {
+func TestGoodbyeKeepsARecordForOneSecond(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	a, b := n.cluster("office"), n.cluster("home")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestIs(t *testing.T) {
+func TestIsWaitsUntilItIsSoAndSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	missing, broken := errors.New("it is not there"), errors.New("it is broken")
 	for name, tc := range map[string]struct {

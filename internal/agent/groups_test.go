@@ -192,7 +192,7 @@ func TestAGroupThatOnlyOneSideHasIsUnknown(t *testing.T) {
 	}
 }
 
-func TestAProofIsWorthNothingOverAnotherConnection(t *testing.T) {
+func TestAProofIsValidOnItsConnectionOnly(t *testing.T) {
 	office, home := newMember(t, ourSecret), newSource(t)
 	recorded := &recording{}
 	if _, err := client.Prove(t.Context(), client.ProveConfig{

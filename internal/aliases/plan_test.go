@@ -51,7 +51,7 @@ func known(g Allocation) map[netip.Addr]netip.Addr {
 
 func slot(a string) Slot { return Slot{Addr: netip.MustParseAddr(a)} }
 
-func TestPlan(t *testing.T) {
+func TestPlanGivesStableAliases(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_800_000_000, 0)
 	whole := Allocation{Prefixes: []Alias{{pfx("10.200.0.0/16"), pfx("198.18.0.0/16")}}}

@@ -233,7 +233,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(*v1alpha1.ForeignCluster){
 		"the label is taken off": func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) },
-		"it is approved":         (*v1alpha1.ForeignCluster).Disown,
+		"it is approved":         (*v1alpha1.ForeignCluster).TakeFromPolicy,
 	} {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {

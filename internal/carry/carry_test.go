@@ -264,7 +264,7 @@ func TestAMessageBeyondTheLimitEndsTheConnection(t *testing.T) {
 	})
 }
 
-func TestAPeerHasItsRateAndNoMore(t *testing.T) {
+func TestARateLimitsEachPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bytesASecond = 1 << 20
 		w := newWorld()

@@ -29,9 +29,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected files under testdata")
 
-// TestRights shows all that our ServiceAccounts and the cluster's people may do.
+// TestRightsAreAsListed shows all that our ServiceAccounts and the cluster's people may do.
 // A right that is added shows here, one line each.
-func TestRights(t *testing.T) {
+func TestRightsAreAsListed(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	always := rights(render(t))

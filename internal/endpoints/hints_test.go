@@ -7,7 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-func TestHint(t *testing.T) {
+func TestHintsFollowTheTrafficDistribution(t *testing.T) {
 	t.Parallel()
 	zone := func(name string) *discoveryv1.EndpointHints {
 		return &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: name}}}

@@ -91,7 +91,7 @@ func at(node string) func(*v1alpha1.PlacementBackoff) {
 	return func(k *v1alpha1.PlacementBackoff) { k.Node = node }
 }
 
-func TestDecide(t *testing.T) {
+func TestDecideHandsBackWhatCannotBeScheduled(t *testing.T) {
 	t.Parallel()
 	due := start.Add(defaultAfter)
 	office, barn := virtualNode("office", "abc"), virtualNode("barn", "def")

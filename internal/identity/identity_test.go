@@ -405,7 +405,7 @@ func connect(t *testing.T, client, server *tls.Config) (here, there tls.Connecti
 	return cl.ConnectionState(), srv.ConnectionState(), clientErr, serverErr
 }
 
-func TestHandshakes(t *testing.T) {
+func TestHandshakesNeedTheExpectedPeer(t *testing.T) {
 	server, client, third := generate(t), generate(t), generate(t)
 	ss, cs := newSource(t, server, 0), newSource(t, client, 0)
 	noCert := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}

@@ -347,7 +347,7 @@ func TestBundleThatWouldNotFitIsRefused(t *testing.T) {
 	}
 }
 
-func TestSupersedes(t *testing.T) {
+func TestSupersedesFollowsTheChainOfRoots(t *testing.T) {
 	now := time.Now()
 	first := generate(t)
 	overlap := rollover(t, first, now)

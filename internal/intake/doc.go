@@ -8,7 +8,8 @@
 // so what a caller may leave unread is, for each call, the largest message and a window of
 // the stream. Each frame has a buffer of its own, of 4 or 16 KiB where the frame is a little
 // larger than 1 or 4 KiB. No interceptor sees the call until its message is complete, and
-// nothing ends a call whose message never is. See docs/design/0020 for what was measured.
+// nothing ends a call whose message never is. With all options set, 64 calls of a peer took 511
+// MiB; with a Meter 63 at most (docs/design/0020).
 //
 // A Meter therefore reads the frames of each connection (RFC 9113, section 4.1) as they pass,
 // and counts what each call was sent. A message of a stream counts until its handler has

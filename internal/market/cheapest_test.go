@@ -17,7 +17,7 @@ func price(t *testing.T, currency, amount string) peering.Money {
 	return peering.Money{Currency: currency, Amount: d}
 }
 
-func TestCheapest(t *testing.T) {
+func TestCheapestComparesPriceThenRoundTrip(t *testing.T) {
 	t.Parallel()
 	id := func(c string) peering.ClusterID { return peering.ClusterID(strings.Repeat(c, peering.ClusterIDLen)) }
 	list := []Candidate{

@@ -94,9 +94,10 @@ func testLastStatus(t *testing.T, c *cluster) {
 			return o.DeletionTimestamp != nil && ended(o.Status.Phase)
 		})
 	}
-	if _, n, err := p.Usage(t.Context(), id); err != nil || n != 0 {
-		t.Errorf("%d pods count against the contract, %v", n, err)
-	}
+	eventually(t, "no pod counts against the contract", func() bool {
+		_, n, err := p.Usage(t.Context(), id)
+		return err == nil && n == 0
+	})
 	stop()
 	p, _ = c.start(t)
 	h := listen(t, p, id)

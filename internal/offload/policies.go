@@ -24,8 +24,8 @@ import (
 const (
 	// notePolicy has a NetworkPolicy in the consumer's form.
 	notePolicy = "entente.dev/network-policy"
-	// noteLeftOut counts the blocks of a NetworkPolicy that were left out because there are too many.
-	noteLeftOut = "entente.dev/left-out-blocks"
+	// noteOmitted counts the blocks of a NetworkPolicy that were left out because there are too many.
+	noteOmitted = "entente.dev/omitted-blocks"
 )
 
 // nameHere returns the name here of an object that contracts of a peer share.
@@ -99,9 +99,9 @@ func translatePolicy(in *netpolicy.Policy, here netpolicy.Here, out *networkingv
 	spec, left := netpolicy.Admit(in, here)
 	out.Spec = spec
 	if left == 0 {
-		delete(out.Annotations, noteLeftOut)
+		delete(out.Annotations, noteOmitted)
 	} else {
-		setAnnotation(out, noteLeftOut, strconv.Itoa(left))
+		setAnnotation(out, noteOmitted, strconv.Itoa(left))
 	}
 }
 
@@ -154,7 +154,7 @@ func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPo
 	}
 	want := np.DeepCopy()
 	translatePolicy(in, here, want)
-	if equality.Semantic.DeepEqual(want.Spec, np.Spec) && want.Annotations[noteLeftOut] == np.Annotations[noteLeftOut] {
+	if equality.Semantic.DeepEqual(want.Spec, np.Spec) && want.Annotations[noteOmitted] == np.Annotations[noteOmitted] {
 		return nil
 	}
 	if err := p.client.Update(ctx, want, client.FieldOwner(api.Manager)); err != nil && !apierrors.IsNotFound(err) {

@@ -102,7 +102,7 @@ func TestHomeAndTheSchedulerSelectTheSameNodes(t *testing.T) {
 	}
 }
 
-func TestLatency(t *testing.T) {
+func TestLatencyHasAClass(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		was, want string
@@ -146,7 +146,7 @@ func TestLatencyStays(t *testing.T) {
 	}
 }
 
-func TestPrice(t *testing.T) {
+func TestPriceFitsALabel(t *testing.T) {
 	t.Parallel()
 	list := func(currency string, kv ...string) peering.PriceList {
 		p := peering.PriceList{Currency: currency, PerHour: map[string]peering.Decimal{}}

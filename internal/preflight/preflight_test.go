@@ -48,7 +48,7 @@ func ordinary() (Fabric, Observed) {
 	return f, o
 }
 
-func TestFindings(t *testing.T) {
+func TestFindingsNameTheCauseAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(f *Fabric, o *Observed)

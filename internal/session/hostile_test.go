@@ -440,7 +440,7 @@ func expiredLeaf(t *testing.T, source *identity.Source) *tls.Certificate {
 	return cert
 }
 
-func TestReplaces(t *testing.T) {
+func TestReplacesKeepsOneOfTwoSessions(t *testing.T) {
 	t.Parallel()
 	const low, high peering.ClusterID = "a", "b"
 	for _, tt := range []struct {

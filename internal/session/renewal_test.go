@@ -712,7 +712,7 @@ func TestMeasurementsTakeOnlyAnswersToTheLastProbe(t *testing.T) {
 	}
 }
 
-func TestMetrics(t *testing.T) {
+func TestMetricsCountSessionsAndDials(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	registry := prometheus.NewPedanticRegistry()

@@ -183,7 +183,7 @@ func TestExpectedClustersHaveTheirOwnPlaces(t *testing.T) {
 	}
 }
 
-func TestExpected(t *testing.T) {
+func TestExpectedAreThePeersThatPoliciesName(t *testing.T) {
 	t.Parallel()
 	policy := func(name string, edit func(*v1alpha1.PeeringPolicy)) v1alpha1.PeeringPolicy {
 		p := v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -33,7 +33,7 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 		fc.Spec.InBand = inBandOf(p)
 		fc.Spec.Endpoints, fc.Spec.JoinToken = nil, nil
 		fc.Spec.Decision = v1alpha1.DecisionApproved
-		fc.Disown()
+		fc.TakeFromPolicy()
 		controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 		return nil
 	})

@@ -131,7 +131,7 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 			}
 			fc.Spec.Decision = ""
 		}
-		fc.Disown()
+		fc.TakeFromPolicy()
 		fc.Spec.TrustBundle = info.PEM()
 		if fc.Spec.InBand == nil {
 			fc.Spec.Endpoints = info.Endpoints
@@ -209,7 +209,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
-			fc.Disown()
+			fc.TakeFromPolicy()
 		case i.Policy != "" && (fc.ResourceVersion == "" || Pending(fc)):
 			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:

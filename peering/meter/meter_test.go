@@ -31,7 +31,7 @@ type observation struct {
 	using peering.Resources
 }
 
-func TestMeter(t *testing.T) {
+func TestMeterCountsUseByPeriod(t *testing.T) {
 	r := func(kv ...string) peering.Resources { return resources(t, kv...) }
 	for _, tt := range []struct {
 		name string

@@ -159,7 +159,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 		}
 		fc.Spec.Decision = d
 		if d == v1alpha1.DecisionApproved {
-			fc.Disown() // from now on an administrator's decision
+			fc.TakeFromPolicy() // from now on an administrator's decision
 		}
 		return nil
 	})

@@ -1021,7 +1021,7 @@ func TestOffloadWaitsForTheUnoffloadBeforeIt(t *testing.T) {
 	}
 }
 
-func TestANamespaceIsOffloadedAndNot(t *testing.T) {
+func TestANamespaceIsOffloadedAndReturned(t *testing.T) {
 	id := strings.Repeat("d", 32)
 	a := newAdminTest(t, peerObject("office", id), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	c := a.alice(t)

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestRemap(t *testing.T) {
+func TestRemapKeepsTheHostPart(t *testing.T) {
 	for name, tt := range map[string]struct {
 		addr, from, to string
 		want           string
@@ -66,7 +66,7 @@ func TestRemapThereAndBackIsTheSameAddress(t *testing.T) {
 	})
 }
 
-func TestAggregate(t *testing.T) {
+func TestAggregateJoinsAdjacentPrefixes(t *testing.T) {
 	nodes := func(n int) []netip.Prefix {
 		var out []netip.Prefix
 		for i := range n {

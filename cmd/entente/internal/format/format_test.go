@@ -171,7 +171,7 @@ func TestStatesOfPeers(t *testing.T) {
 	}
 }
 
-func TestNamesAndTexts(t *testing.T) {
+func TestNamesAndTextsAreFormatted(t *testing.T) {
 	t.Parallel()
 	granted := &ententev1.Peer{Contracts: []*ententev1.Contract{
 		{Role: "Consumer", Phase: "Active", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1500m"}}},
