@@ -12,6 +12,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -142,15 +143,11 @@ func TestTheErrorOfWaitingNamesWhatIsMissing(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- wait(time.Minute, "peerings/batch") }()
-	for {
+	waittest.Eventually(t, "it watches", func() bool {
 		agent.mu.Lock()
-		watched := len(agent.watchers) > 0
-		agent.mu.Unlock()
-		if watched {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer agent.mu.Unlock()
+		return len(agent.watchers) > 0
+	})
 	agent.fulfil("batch", "peers/office")
 	if err := <-done; err != nil {
 		t.Errorf("got %v", err)

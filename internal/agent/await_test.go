@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -36,23 +35,21 @@ func TestAgentWaitsForItsAPIServer(t *testing.T) {
 	a := &agent{cfg: Config{HealthAddress: health}, kubernetes: client, log: slog.New(slog.DiscardHandler)}
 	done := make(chan error, 1)
 	go func() { done <- a.awaitAPIServer(t.Context()) }()
-	probe := func(path string) int {
-		deadline := time.Now().Add(10 * time.Second)
-		for {
+	probe := func(path string) (status int) {
+		eventually(t, "the health server answers "+path, func() bool {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+health+path, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			answer, err := http.DefaultClient.Do(r)
-			if err == nil {
-				_ = answer.Body.Close()
-				return answer.StatusCode
+			if err != nil {
+				return false
 			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			_ = answer.Body.Close()
+			status = answer.StatusCode
+			return true
+		})
+		return status
 	}
 	if alive, ready := probe("/healthz"), probe("/readyz"); alive != http.StatusOK || ready != http.StatusServiceUnavailable {
 		t.Errorf("alive: %d, ready: %d", alive, ready)

@@ -245,20 +245,15 @@ func TestNodesServeMetricsToWhomTheAPIServerKnows(t *testing.T) {
 	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "entente-fabric"}}}
 	for token, want := range map[string]int{"good": http.StatusOK, "bad": http.StatusUnauthorized} {
 		var resp *http.Response
-		for range 100 {
+		eventually(t, "the server listens", func() bool {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
 			req.Header.Set("Authorization", "Bearer "+token)
-			if resp, err = web.Do(req); err == nil {
-				break
-			}
-			time.Sleep(50 * time.Millisecond) // it is about to listen
-		}
-		if resp == nil {
-			t.Fatal("the server does not listen")
-		}
+			resp, err = web.Do(req)
+			return err == nil
+		})
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != want || strings.Contains(string(body), "entente_fabric_problems") != (want == http.StatusOK) {

@@ -138,8 +138,13 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 		}
 	}
 	settled("at first", func(d plan.Desired, _ int) bool { return len(d.Nodes) == 2 })
-	time.Sleep(200 * time.Millisecond)
-	_, before := fabric.seen()
+	before := -1
+	settled("the watches began", func(_ plan.Desired, n int) bool {
+		last := before
+		before = n
+		time.Sleep(50 * time.Millisecond)
+		return n == last
+	})
 	const reports = 200
 	version := 1
 	report := func(change func(*v1alpha1.FabricNode)) {

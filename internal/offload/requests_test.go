@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +83,10 @@ func (y *tally) on(c client.WithWatch) client.WithWatch {
 // The API servers bound how fast pods are sent, so each request for a pod is a deliberate one.
 func TestRequestsOfAPodsLife(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testRequestsOfAPodsLife)
+}
+
+func testRequestsOfAPodsLife(t *testing.T) {
 	const pods = 50
 	c, y := newFake(t), &tally{seen: map[string]int{}}
 	c.agent = y.on(c.agent)
