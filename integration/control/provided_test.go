@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +61,94 @@ func TestEndOfAPodOutlivesTheProvidersAgent(t *testing.T) {
 		}
 		if err := abroad.get(ctx, record.Name, record); ctrlclient.IgnoreNotFound(err) != nil || err == nil || p.Status.Phase != corev1.PodSucceeded {
 			return fmt.Errorf("it is %s, and of the record abroad: %w", p.Status.Phase, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJobsCompleteThoughTheirPodsEndWhileNoAgentRuns has pods of Jobs end abroad, and deletes them there, one with its
+// namespace, while neither cluster has an agent. Home must not run them again.
+func TestJobsCompleteThoughTheirPodsEndWhileNoAgentRuns(t *testing.T) {
+	home, abroad := agents(t)
+	ctx := t.Context()
+	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	uncordon := cordon(t, home)
+	var jobs []*batchv1.Job
+	var remotes []string
+	for _, name := range []string{"pod", "namespace"} {
+		namespace, remote := offloadedBy(t, home, abroad, v1alpha1.StrategyLocalAndRemote)
+		job := jobOf(namespace, name, 1, exits(batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyOnExitCodesOpIn, 42))
+		if err := home.client.Create(ctx, job); err != nil {
+			t.Fatal(err)
+		}
+		jobs, remotes = append(jobs, job), append(remotes, remote)
+	}
+	for _, job := range jobs {
+		if err := eventually.Is(ctx, later, "the pod of "+job.Name+" to run abroad", func(ctx context.Context) error {
+			pods, err := podsOf(ctx, home, job)
+			if err != nil || len(pods) != 1 || pods[0].Spec.NodeName != nodeName || pods[0].Status.Phase != corev1.PodRunning {
+				return errors.Join(err, fmt.Errorf("its pods are %+v", pods))
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	home.kill()
+	abroad.kill()
+	for _, remote := range remotes {
+		succeed(t, abroad, remote)
+	}
+	ns := &corev1.Namespace{}
+	ns.Name = remotes[1]
+	if err := errors.Join(
+		abroad.client.DeleteAllOf(ctx, &corev1.Pod{}, ctrlclient.InNamespace(remotes[0])),
+		abroad.client.Delete(ctx, ns),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if err := abroad.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, remote := range remotes {
+		if err := eventually.Is(ctx, soon, "the pod in "+remote+" to be gone", func(ctx context.Context) error {
+			left, err := podsAbroad(ctx, abroad, remote)
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("there is %v", left)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := home.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	uncordon()
+	for _, job := range jobs {
+		if err := eventually.Is(ctx, later, "job "+job.Name+" to be complete", func(ctx context.Context) error {
+			pods, err := podsOf(ctx, home, job)
+			if err != nil {
+				return err
+			}
+			if len(pods) != 1 || pods[0].Spec.NodeName != nodeName {
+				return eventually.Permanent(fmt.Errorf("its pods are %+v", pods))
+			}
+			if job.Status.Succeeded != 1 || job.Status.CompletionTime == nil {
+				return fmt.Errorf("its status is %+v", job.Status)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := eventually.Is(ctx, soon, "the deleted namespace to be gone", func(ctx context.Context) error {
+		var is corev1.Namespace
+		err := abroad.get(ctx, ns.Name, &is)
+		if ctrlclient.IgnoreNotFound(err) != nil || err == nil && is.DeletionTimestamp != nil {
+			return fmt.Errorf("it is being deleted: %+v, %w", is.Status.Conditions, err)
 		}
 		return nil
 	}); err != nil {

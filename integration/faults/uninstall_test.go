@@ -36,12 +36,8 @@ type broken struct {
 
 func states() []broken {
 	nothing := func(context.Context, *e2e.World) error { return nil }
-	scale := func(replicas string) func(context.Context, *e2e.World) error {
-		return func(ctx context.Context, w *e2e.World) error {
-			_, err := w.Home.Kubectl(ctx, "scale", "-n", e2e.SystemNamespace, "deployment/entente-agent", "--replicas="+replicas)
-			return err
-		}
-	}
+	home := func(w *e2e.World) *e2e.Side { return w.Home }
+	abroad := func(w *e2e.World) *e2e.Side { return w.Abroad }
 	install := func(ctx context.Context, w *e2e.World) error { return w.Install(ctx, w.Home) }
 	return []broken{
 		{"the peer is alive", nil, nothing, nil, true},
@@ -51,18 +47,32 @@ func states() []broken {
 		{"the namespace was deleted first", nil, namespaceDeleted, install, false},
 		{"the definitions were deleted first", nil, definitionsDeleted, install, true},
 		{"the virtual node was deleted", nil, nodeDeleted, nil, true},
-		{"there is no agent", nil, func(ctx context.Context, w *e2e.World) error {
-			if err := scale("0")(ctx, w); err != nil {
-				return err
+		{"there is no agent", nil, withoutAgent(home), scaled(home, "1"), true},
+		{"the peer has no agent", nil, withoutAgent(abroad), scaled(abroad, "1"), true},
+	}
+}
+
+// scaled scales the agent of a cluster.
+func scaled(of func(*e2e.World) *e2e.Side, replicas string) func(context.Context, *e2e.World) error {
+	return func(ctx context.Context, w *e2e.World) error {
+		_, err := of(w).Kubectl(ctx, "scale", "-n", e2e.SystemNamespace, "deployment/entente-agent", "--replicas="+replicas)
+		return err
+	}
+}
+
+// withoutAgent stops the agent of a cluster.
+func withoutAgent(of func(*e2e.World) *e2e.Side) func(context.Context, *e2e.World) error {
+	return func(ctx context.Context, w *e2e.World) error {
+		if err := scaled(of, "0")(ctx, w); err != nil {
+			return err
+		}
+		return w.Until(ctx, e2e.Soon, "the agent to be gone", func(ctx context.Context) (string, error) {
+			pods, err := of(w).AgentPods(ctx)
+			if err != nil || len(pods) == 0 {
+				return "", err
 			}
-			return w.Until(ctx, e2e.Soon, "the agent to be gone", func(ctx context.Context) (string, error) {
-				pods, err := w.Home.AgentPods(ctx)
-				if err != nil || len(pods) == 0 {
-					return "", err
-				}
-				return e2e.PodText(&pods[0]), nil
-			})
-		}, scale("1"), true},
+			return e2e.PodText(&pods[0]), nil
+		})
 	}
 }
 
@@ -181,7 +191,7 @@ func installed(ctx context.Context, t *testing.T, w *e2e.World) map[*e2e.Side]e2
 	return before
 }
 
-// begins has the peering of the state: without another one, two pods run abroad.
+// begins has the peering of the state: without another one, three pods run abroad, one of which may complete.
 func (b broken) begins(ctx context.Context, t *testing.T, w *e2e.World) {
 	t.Helper()
 	if b.begin != nil {
@@ -192,8 +202,13 @@ func (b broken) begins(ctx context.Context, t *testing.T, w *e2e.World) {
 	e2e.OK(t, w.Offload(ctx, shop))
 	out, service := e2e.Web(shop, "out", 2, e2e.Away)
 	e2e.OK(t, w.Home.Create(ctx, out, service))
-	_, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 2)
-	e2e.OK(t, err)
+	once := &corev1.Pod{Spec: out.Spec.Template.Spec}
+	once.Namespace, once.Name, once.Labels, once.Spec.RestartPolicy = shop, "once", map[string]string{"app": "once"}, corev1.RestartPolicyNever
+	e2e.OK(t, w.Home.Create(ctx, once))
+	for app, n := range map[string]int{"out": 2, "once": 1} {
+		_, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, map[string]string{"app": app}, n)
+		e2e.OK(t, err)
+	}
 }
 
 func unpeers(ctx context.Context, t *testing.T, w *e2e.World, state broken) {

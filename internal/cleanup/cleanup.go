@@ -358,6 +358,7 @@ func (w *cleanup) force(ctx context.Context) error {
 		errs = append(errs, w.release(ctx, list))
 	}
 	errs = append(errs,
+		w.each(ctx, &corev1.PodList{}, w.releasePod(ctx), managed),
 		w.removeAll(ctx, &mcs.ServiceImportList{}, managed),
 		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
 		w.each(ctx, &corev1.NamespaceList{}, func(o client.Object) error { return w.namespace(ctx, o) }, managed),
@@ -422,6 +423,21 @@ func (w *cleanup) release(ctx context.Context, list client.ObjectList) error {
 		return err
 	}
 	return w.each(ctx, list, w.patch(ctx, `{"metadata":{"finalizers":null}}`))
+}
+
+// releasePod deletes a consumer's pod that has the agent's finalizer, and removes that.
+func (w *cleanup) releasePod(ctx context.Context) func(client.Object) error {
+	return func(o client.Object) error {
+		at := slices.Index(o.GetFinalizers(), v1alpha1.Finalizer)
+		if at < 0 {
+			return nil
+		}
+		if err := w.remove(ctx, o); err != nil {
+			return err
+		}
+		return w.client.Patch(ctx, o, client.RawPatch(types.JSONPatchType, fmt.Appendf(nil,
+			`[{"op":"test","path":"/metadata/finalizers/%d","value":%q},{"op":"remove","path":"/metadata/finalizers/%d"}]`, at, v1alpha1.Finalizer, at)))
+	}
 }
 
 func (w *cleanup) secrets(ctx context.Context) error {

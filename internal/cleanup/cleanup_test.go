@@ -65,6 +65,8 @@ func TestForceRemovesLabelledObjects(t *testing.T) {
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real"}},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "virtual", UID: "n", Labels: map[string]string{v1alpha1.LabelVirtualNode: "true"}}},
 			pod("here", "real"), pod("abroad", "virtual"), lease("real"), lease("virtual"),
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "completes", UID: "c", Labels: managed, Finalizers: []string{v1alpha1.Finalizer}}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "another's finalizer", UID: "f", Labels: managed, Finalizers: []string{"example.com/x", v1alpha1.Finalizer}}},
 			&v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "fc", Finalizers: []string{"entente.dev/x"}}},
 			&v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "contract", Finalizers: []string{"entente.dev/x"}}},
 			&mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "imported", Labels: managed}},
@@ -79,7 +81,7 @@ func TestForceRemovesLabelledObjects(t *testing.T) {
 		if left, err := w.left(t.Context()); err != nil || len(left) > 0 {
 			t.Errorf("left are %q, %v", left, err)
 		}
-		if got := w.has(t, &corev1.NodeList{}, &corev1.PodList{}, &coordinationv1.LeaseList{}, &v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}, &mcs.ServiceImportList{}); !slices.Equal(got, []string{"another's", "here", "real", "real"}) {
+		if got := w.has(t, &corev1.NodeList{}, &corev1.PodList{}, &coordinationv1.LeaseList{}, &v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}, &mcs.ServiceImportList{}); !slices.Equal(got, []string{"another's", "another's finalizer", "here", "real", "real"}) {
 			t.Errorf("there are %q", got)
 		}
 		if got := w.has(t, &corev1.SecretList{}); !slices.Equal(got, secrets) {

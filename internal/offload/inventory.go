@@ -187,10 +187,15 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 	}
 	if cache.WaitForCacheSync(ctx.Done(), known...) {
 		close(v.synced)
-		// OffloadedPods that were seen during the start are reconciled again, now that all caches are synced.
+		// What was seen during the start is reconciled again, now that all caches are synced.
 		for _, o := range typed[*api.OffloadedPod](v.offloads.List()) {
 			v.touch(o.Namespace, o.Name, o.Spec.Contract)
 			v.p.changed(o.Spec.Contract)
+		}
+		for _, pod := range typed[*corev1.Pod](v.pods.List()) {
+			if pod.DeletionTimestamp != nil {
+				v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
+			}
 		}
 		v.p.services.All()
 		v.p.policies.All()

@@ -52,6 +52,9 @@ const (
 	// endKept is how long the record of a deleted pod is kept for a consumer that is disconnected, so that it
 	// can learn how the pod ended.
 	endKept = 24 * time.Hour
+	// endKeptDeleting is the same where this cluster's owner deletes the namespace, which waits for it: as long as
+	// a restart of the consumer's agent may take.
+	endKeptDeleting = 10 * time.Minute
 	// statusDetail bounds the messages of this cluster that are sent to a consumer.
 	statusDetail = 1024
 	// largeObject is the size above which a peer writes one object at a time.

@@ -60,6 +60,9 @@ func makePod(o *api.OffloadedPod) (*corev1.Pod, error) {
 		},
 		Spec: t.Spec,
 	}
+	if mayComplete(pod) {
+		pod.Finalizers = []string{api.Finalizer}
+	}
 	setOrigin(pod, peering.ClusterID(o.Spec.PeerID), o.Spec.OriginUID)
 	pod.Labels[api.LabelContract] = o.Spec.Contract
 	setAnnotation(pod, api.AnnotationHash, o.Spec.Hash)

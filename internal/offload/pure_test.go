@@ -234,6 +234,18 @@ func TestDecidePodIsTotal(t *testing.T) {
 	running := func(o *api.OffloadedPod) { o.Status.PodUID, o.Status.Phase = "p1", corev1.PodRunning }
 	runs := func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
 	ends := func(o *api.OffloadedPod) { running(o); o.DeletionTimestamp = &now }
+	over := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+	deleting := func(grace int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace }
+	}
+	kept := func(edit ...func(*corev1.Pod)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Finalizers = []string{api.Finalizer}
+			for _, f := range edit {
+				f(p)
+			}
+		}
+	}
 	tests := map[string]struct {
 		o    *api.OffloadedPod
 		pod  *corev1.Pod
@@ -252,19 +264,32 @@ func TestDecidePodIsTotal(t *testing.T) {
 			p.Spec.HostNetwork = true
 			p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}}
 		}), podWait},
-		"a solved problem is recorded":                     {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
-		"another form is brought to the pod":               {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
-		"a pod that went is lost":                          {made(running), nil, podLost},
-		"a pod that was replaced is lost":                  {made(running), pod("p2", "o1", runs), podLost},
-		"one that ended stays ended":                       {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodSucceeded }), nil, podWait},
-		"one that ended without a pod is not made":         {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodFailed }), nil, podWait},
-		"being deleted, the pod is deleted":                {made(ends), pod("p1", "o1", runs), podDelete},
-		"being deleted, an ended pod is deleted":           {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
-		"being deleted, a pod that ends is waited for":     {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
-		"being deleted, a pod gets a shorter grace period": {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
-		"being deleted, without a pod it may go":           {made(ends), nil, podRemoveFinalizer},
-		"being deleted, another's pod is left alone":       {made(ends), pod("p2", "o1", runs), podRemoveFinalizer},
-		"being deleted before its pod was recorded":        {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
+		"a solved problem is recorded":                           {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
+		"another form is brought to the pod":                     {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
+		"a pod that went is lost":                                {made(running), nil, podLost},
+		"a pod that was replaced is lost":                        {made(running), pod("p2", "o1", runs), podLost},
+		"one that ended stays ended":                             {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodSucceeded }), nil, podWait},
+		"one that ended without a pod is not made":               {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodFailed }), nil, podWait},
+		"being deleted, the pod is deleted":                      {made(ends), pod("p1", "o1", runs), podDelete},
+		"being deleted, an ended pod is deleted":                 {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
+		"being deleted, a pod that ends is waited for":           {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
+		"being deleted, a pod gets a shorter grace period":       {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
+		"being deleted, without a pod it may go":                 {made(ends), nil, podRemoveFinalizer},
+		"being deleted, another's pod is left alone":             {made(ends), pod("p2", "o1", runs), podRemoveFinalizer},
+		"a pod that may complete and runs keeps its finalizer":   {made(running), pod("p1", "o1", kept(runs)), podWait},
+		"its end is recorded first":                              {made(running), pod("p1", "o1", kept(over)), podRecord},
+		"its end is recorded first, though it is being deleted":  {made(running), pod("p1", "o1", kept(over, deleting(0))), podRecord},
+		"then it is released":                                    {made(func(o *api.OffloadedPod) { running(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", kept(over)), podRelease},
+		"while it is being deleted and runs, it is waited for":   {made(running), pod("p1", "o1", kept(runs, deleting(30))), podWait},
+		"deleted by force, it is released":                       {made(running), pod("p1", "o1", kept(runs, deleting(0))), podRelease},
+		"being deleted, it is deleted":                           {made(ends), pod("p1", "o1", kept(runs)), podDelete},
+		"being deleted, it is waited for while it ends":          {made(ends), pod("p1", "o1", kept(runs, deleting(30))), podWait},
+		"being deleted, it is released once it ended":            {made(ends), pod("p1", "o1", kept(over, deleting(0))), podRelease},
+		"being deleted, an ended one is deleted, then released":  {made(ends), pod("p1", "o1", kept(over)), podDelete},
+		"one whose record is gone is released":                   {made(nil), pod("p1", "o0", kept(runs, deleting(30))), podRelease},
+		"one whose record is gone is not deleted":                {made(nil), pod("p1", "o0", kept(runs)), podTaken},
+		"one whose record is gone is released before the record": {made(ends), pod("p2", "o0", kept(runs, deleting(30))), podRelease},
+		"being deleted before its pod was recorded":              {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

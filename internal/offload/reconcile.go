@@ -48,6 +48,8 @@ const (
 	podTaken
 	// podDelete: delete the pod.
 	podDelete
+	// podRelease: remove the pod's finalizer, as its end is recorded, or cannot be any more.
+	podRelease
 	// podRemoveFinalizer: nothing runs; remove the finalizer, or keep it until home knows how the pod ended.
 	podRemoveFinalizer
 )
@@ -59,10 +61,16 @@ const (
 //	new                create        adopt               taken, wait
 //	made               lost (final)  update, record,     lost (final)
 //	                                 recount
-//	ended              wait          wait                wait
-//	being deleted      remove        delete, then wait   remove
+//	ended              wait          release, then wait  wait
+//	being deleted      remove        delete, release,    remove
+//	                                 then wait
+//
+// A pod that is being deleted and whose OffloadedPod is gone is released first.
 func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 	mine := pod != nil && isPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
+	if pod != nil && controllerutil.ContainsFinalizer(pod, api.Finalizer) && (mine && releasable(o, pod) || pod.DeletionTimestamp != nil && !isPodOf(pod, o)) {
+		return podRelease
+	}
 	if o.DeletionTimestamp != nil {
 		switch {
 		case !mine:
@@ -190,7 +198,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 		p.named.Forget(key)
 	}
 	if seen == nil {
-		return true, nil // it is gone, or a later event adds it
+		return true, p.releaseOrphan(paced.Urgent(ctx), key)
 	}
 	pod, _ := p.inv.pod(key.Namespace, key.Name)
 	switch decidePod(seen, pod) { //nolint:exhaustive // every other step reads the object itself
@@ -202,6 +210,10 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 		}
 	case podDelete:
 		return true, p.deleteRunning(paced.Urgent(ctx), seen, pod)
+	case podRelease:
+		if err := p.releasePod(paced.Urgent(ctx), seen.DeepCopy(), pod); !apierrors.IsConflict(err) {
+			return true, client.IgnoreNotFound(err)
+		}
 	case podRemoveFinalizer:
 		// A deletion timestamp is never removed. The API server has to be asked whether the pod exists,
 		// unless it ended before it was deleted: then nothing runs, even if the cache is behind.
@@ -251,6 +263,8 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 	case podDelete:
 		return p.deleteRunning(ctx, o, pod)
 	case podWait:
+	case podRelease:
+		return client.IgnoreNotFound(p.releasePod(paced.Urgent(ctx), o, pod))
 	case podRemoveFinalizer:
 		return p.removeFinalizer(ctx, o)
 	}

@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
@@ -461,6 +460,9 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a pod that the provider deletes is lost and not run again", func(t *testing.T) { testPodLost(t, c) })
 	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
 	t.Run("how a pod ended is reported though it is gone", func(t *testing.T) { testLastStatus(t, c) })
+	t.Run("how a pod ended is kept while no agent watches", func(t *testing.T) { testEndsWithoutAgents(t, c) })
+	t.Run("a deleted namespace waits until home knows how its pods ended", func(t *testing.T) { testEndsInADeletedNamespace(t, c) })
+	t.Run("no finalizer of a pod outlives its record", func(t *testing.T) { testPodsWithoutRecords(t, c) })
 	t.Run("an end that no consumer will receive keeps nothing", func(t *testing.T) { testUnheardEnds(t, c) })
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
 	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
@@ -762,7 +764,11 @@ func TestADeletedPodIsNotRunAgainBeforeTheWatchEvent(t *testing.T) {
 	if err := c.owner.Delete(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(record)}); err != nil {
+	close(p.inv.synced) // until then it removes none
+	if !c.get(t, name, "web", record) {
+		t.Fatal("the record has no finalizer")
+	}
+	if err := p.removeFinalizer(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
 	if c.get(t, name, "web", record) {
