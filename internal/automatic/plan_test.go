@@ -122,16 +122,16 @@ func TestAutomaticPlan(t *testing.T) {
 		gone   bool  // the policy is gone for good
 		want   []string
 	}{
-		"no policy asks":                   {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"listed":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
-		"another is listed":                {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"a group":                          {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"first use":                        {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
-		"first use of an impostor":         {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
-		"first use of one that will be":    {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
-		"it did, with another's name":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
-		"first use where it is not found":  {[]policyRule{firstUse("home", v1alpha1.SourceDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"an ID proves more than a group":   {[]policyRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"no policy asks":                     {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"listed":                             {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"another is listed":                  {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"a group":                            {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"first use":                          {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
+		"first use of an impostor":           {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
+		"first use of one that will be":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
+		"it did, with another's name":        {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
+		"first use where it is not found":    {[]policyRule{firstUse("home", v1alpha1.SourceDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"an ID proves more than a group":     {[]policyRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"a group proves more than first use": {[]policyRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
 		"two endpoints at most": {[]policyRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
 			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Source{v1alpha1.SourceLAN}
