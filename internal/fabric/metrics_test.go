@@ -244,20 +244,24 @@ func TestNodesServeMetricsToWhomTheAPIServerKnows(t *testing.T) {
 	go func() { done <- serveMetrics(ctx, cfg, &measuredFabric{}, func() *time.Time { return nil }) }()
 	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "entente-fabric"}}}
 	for token, want := range map[string]int{"good": http.StatusOK, "bad": http.StatusUnauthorized} {
-		var resp *http.Response
-		eventually(t, "the server listens", func() bool {
+		var status int
+		var body []byte
+		eventually(t, "the server responds", func() bool {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
 			req.Header.Set("Authorization", "Bearer "+token)
-			resp, err = web.Do(req)
-			return err == nil
+			resp, err := web.Do(req)
+			if err != nil {
+				return false
+			}
+			status = resp.StatusCode
+			body, err = io.ReadAll(resp.Body)
+			return errors.Join(err, resp.Body.Close()) == nil
 		})
-		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != want || strings.Contains(string(body), "entente_fabric_problems") != (want == http.StatusOK) {
-			t.Errorf("%s: %s, %v, %.200s", token, resp.Status, err, body)
+		if status != want || strings.Contains(string(body), "entente_fabric_problems") != (want == http.StatusOK) {
+			t.Errorf("%s: %d, %.200s", token, status, body)
 		}
 	}
 	stop()
