@@ -185,9 +185,19 @@ func TestPoolsHaveTheirOwnVirtualNodes(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	var fc v1alpha1.ForeignCluster
-	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 3 || !slices.Equal(fc.Status.Offer.OfferedPools(), []string{"cpu", "gpu"}) {
-		t.Errorf("the offer is %+v, %v", fc.Status.Offer, err)
+	// An offer that changed is written after a while.
+	err = eventually.Is(ctx, soon, "the offer to have what is free in each pool", func(ctx context.Context) error {
+		var fc v1alpha1.ForeignCluster
+		if err := home.get(ctx, abroadName, &fc); err != nil {
+			return eventually.Permanent(err)
+		}
+		if o := fc.Status.Offer; o == nil || len(o.Pools) != 3 || !slices.Equal(o.OfferedPools(), []string{"cpu", "gpu"}) {
+			return fmt.Errorf("the offer is %+v", o)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
