@@ -59,6 +59,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/inband"
@@ -681,10 +682,14 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 func TestHealthNeedsNoCallerAndNothingElseDoes(t *testing.T) {
 	a := newAdminTest(t)
 	conn := a.dial(t, "")
-	resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: ententev1.AdminService_ServiceDesc.ServiceName})
-	if err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("got %v, %v", resp, err)
-	}
+	// It listens a moment before it serves.
+	waittest.Eventually(t, "it serves", func() bool {
+		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: ententev1.AdminService_ServiceDesc.ServiceName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetStatus() == healthpb.HealthCheckResponse_SERVING
+	})
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 	if err == nil {
 		err = stream.RecvMsg(&healthpb.HealthCheckResponse{})
