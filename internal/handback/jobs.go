@@ -15,8 +15,11 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// jobCounts is why a pod of a Job is not replaced.
-const jobCounts = "its Job would count it as failed: delete it, and another runs elsewhere"
+// countsAsFailed begins why a pod of a Job stays, and deleteIt ends it.
+const (
+	countsAsFailed = "its Job would count it as failed"
+	deleteIt       = ": delete it, and another runs elsewhere"
+)
 
 // jobRules is the rules of a Job's podFailurePolicy, which never change, or why they are not known.
 type jobRules struct {
@@ -100,7 +103,7 @@ func (j jobRules) counts(p *corev1.Pod) string {
 			return fmt.Sprintf("rule %d of its Job's podFailurePolicy has the action %s for it once it is evicted", i+1, rule.Action)
 		}
 	}
-	return fmt.Sprintf("its Job would count it as failed, as it has no podFailurePolicy that ignores the condition %s: delete it, and another runs elsewhere", corev1.DisruptionTarget)
+	return countsAsFailed + ", as it has no podFailurePolicy that ignores the condition " + string(corev1.DisruptionTarget) + deleteIt
 }
 
 // matchesKilled reports whether a rule matches a container that is stopped. A pod that waits for a node has none that

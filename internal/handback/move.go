@@ -98,7 +98,7 @@ func notReplaced(p *corev1.Pod, job string) string {
 
 // notMoved returns why a pod is not moved; "" if it is. It needs the whole pod, not the cache's reduced one.
 func notMoved(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod) string {
-	if why := notReplaced(p, jobCounts); why != "" {
+	if why := notReplaced(p, countsAsFailed+deleteIt); why != "" {
 		return why
 	}
 	if placement.StrategyOf(p, o) == v1alpha1.StrategyRemote && !placement.Crosses(&p.Spec) {

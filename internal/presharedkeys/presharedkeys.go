@@ -293,7 +293,7 @@ type First struct {
 // needed. The key in use is never dropped: the peer may use it still.
 func (f First) Apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
 	set, name := setter(data, &changed), string(peer)
-	current, later := data[name], numberOf(data, string(peer)) > 0
+	current, later := data[name], numberOf(data, name) > 0
 	switch {
 	case len(current) == 0 && f.Agreed:
 		return false
