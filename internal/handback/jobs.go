@@ -27,27 +27,38 @@ type jobRules struct {
 	problem string
 }
 
-// readJobs returns the rules of the Jobs whose pods may have to be evicted, by UID. It reads a few Jobs at a time,
-// each once: the pods of others wait for the next reconcile.
+// readJobs returns the rules of the Jobs whose pods may have to be evicted, by UID. It reads a few Jobs at a time:
+// the pods of others wait for the next reconcile. Those that were never read are first; those with a problem are read
+// again while there is room.
 func (r *Reconciler) readJobs(ctx context.Context, f *facts, known map[types.UID]jobRules) (map[types.UID]jobRules, error) {
-	out, reads := map[types.UID]jobRules{}, 0
+	out := map[types.UID]jobRules{}
+	var unread, problems []*corev1.Pod
 	for i := range f.pods {
 		p := &f.pods[i]
 		owner := metav1.GetControllerOfNoCopy(p)
 		if !ofJob(owner) || unscheduled(p) == nil && !backsOff(f.offloading, owner) {
 			continue
 		}
-		if _, is := out[owner.UID]; is {
-			continue
-		}
-		have, is := known[owner.UID]
-		if is && have.problem == "" {
+		switch have, is := known[owner.UID]; {
+		case !is:
+			unread = append(unread, p)
+		case have.problem != "":
 			out[owner.UID] = have
+			problems = append(problems, p)
+		default:
+			out[owner.UID] = have
+		}
+	}
+	read := map[types.UID]bool{}
+	for _, p := range slices.Concat(unread, problems) {
+		owner := metav1.GetControllerOfNoCopy(p)
+		if read[owner.UID] {
 			continue
 		}
-		if reads++; reads > maxJobReads {
-			continue
+		if len(read) == maxJobReads {
+			break
 		}
+		read[owner.UID] = true
 		var err error
 		if out[owner.UID], err = r.readJob(ctx, p.Namespace, owner); err != nil {
 			return nil, err

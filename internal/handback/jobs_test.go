@@ -144,3 +144,38 @@ func TestJobsAreReadOnce(t *testing.T) {
 		t.Errorf("left are %v", of)
 	}
 }
+
+// More Jobs than are read at a time, none of which the agent may read, have their events all the same.
+func TestJobsThatTheAgentMayNotReadAreAllReported(t *testing.T) {
+	t.Parallel()
+	const jobs = maxJobReads + 5
+	office := virtualNode("office", "abc")
+	objects := []client.Object{&office, &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}, Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: v1alpha1.StrategyLocalAndRemote},
+	}}
+	for i := range jobs {
+		p := stuck(fmt.Sprint("job-", i), owned("Job"))
+		p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = p.Name, types.UID(p.Name)
+		objects = append(objects, &p)
+	}
+	read := map[string]bool{}
+	c := interceptor.NewClient(peertest.Client(t, objects...), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, is := o.(*batchv1.Job); is {
+				read[key.Name] = true
+				return apierrors.NewForbidden(batchv1.Resource("jobs"), key.Name, nil)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	recorder := events.NewFakeRecorder(1000)
+	r := &Reconciler{Client: c, Direct: c, Events: recorder, Now: func() time.Time { return start.Add(defaultAfter) }}
+	for range 2 {
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "offloading"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(read) != jobs || len(recorder.Events) != jobs {
+		t.Errorf("%d of %d Jobs were read, and %d events written", len(read), jobs, len(recorder.Events))
+	}
+}
