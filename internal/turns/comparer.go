@@ -38,16 +38,22 @@ type Comparer struct {
 	mu sync.Mutex
 	// gathering is what changed a moment ago, ready what to compare, by peer, and waiting the same as a set. A peer
 	// for which a comparison runs is in ready, too.
-	gathering map[types.NamespacedName]struct{}
+	gathering map[types.NamespacedName]gathered
 	ready     map[peering.ClusterID][]types.NamespacedName
 	waiting   map[types.NamespacedName]struct{}
+}
+
+// gathered is what becomes ready at a time.
+type gathered struct {
+	at    time.Time
+	timer *time.Timer
 }
 
 // NewComparer returns a Comparer that only gathers until Run.
 func NewComparer(cfg CompareConfig) *Comparer {
 	return &Comparer{
 		cfg: cfg, peers: workqueue.NewTyped[peering.ClusterID](),
-		gathering: make(map[types.NamespacedName]struct{}), ready: make(map[peering.ClusterID][]types.NamespacedName),
+		gathering: make(map[types.NamespacedName]gathered), ready: make(map[peering.ClusterID][]types.NamespacedName),
 		waiting: make(map[types.NamespacedName]struct{}),
 	}
 }
@@ -58,15 +64,18 @@ func (c *Comparer) Namespace(name string) { c.One(types.NamespacedName{Namespace
 // One schedules the comparison of one thing.
 func (c *Comparer) One(key types.NamespacedName) { c.Later(key, compareGather) }
 
-// Later schedules the comparison of one thing after a pause, with all changes meanwhile.
+// Later schedules the comparison of one thing after a pause, with all changes meanwhile. The shortest pause counts.
 func (c *Comparer) Later(key types.NamespacedName, pause time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.gathering[key]; ok {
-		return
+	at := time.Now().Add(pause)
+	if g, ok := c.gathering[key]; ok {
+		if !at.Before(g.at) {
+			return
+		}
+		g.timer.Stop()
 	}
-	c.gathering[key] = struct{}{}
-	time.AfterFunc(pause, func() { c.Now(key) })
+	c.gathering[key] = gathered{at: at, timer: time.AfterFunc(pause, func() { c.Now(key) })}
 }
 
 // Now makes something ready to be compared at its peer's turn.

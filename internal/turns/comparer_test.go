@@ -3,6 +3,8 @@ package turns
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -41,4 +43,25 @@ func TestComparerTakesPeersInTurn(t *testing.T) {
 	if peer, _, _ := c.next(); peer != many {
 		t.Errorf("next is %q", peer)
 	}
+}
+
+// What has to wait for a while, as it failed, is compared at once when it changes.
+func TestTheShortestPauseCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := NewComparer(CompareConfig{PeerOf: func(string) peering.ClusterID { return "peer" }})
+		web := types.NamespacedName{Namespace: "shop", Name: "web"}
+		begin := time.Now()
+		c.Later(web, time.Minute)
+		c.Later(web, time.Second)
+		c.Later(web, time.Hour)
+		peer, _, _ := c.next()
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("it is compared after %s", took)
+		}
+		c.done(peer)
+		if time.Sleep(2 * time.Hour); c.peers.Len() > 0 || !c.Idle() {
+			t.Error("it is compared again though nothing changed")
+		}
+	})
 }
