@@ -225,6 +225,18 @@ func portable(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
+// transferable returns why a claim cannot get a volume by a stand-in claim, or "". What these fields name is in the
+// claim's namespace, or selects volumes for it alone, and the stand-in is in another namespace.
+func transferable(claim *corev1.PersistentVolumeClaim) string {
+	switch s := &claim.Spec; {
+	case s.DataSource != nil || s.DataSourceRef != nil:
+		return "a volume that is in one cluster with its pod begins empty; remove dataSource, or use a storage class of this cluster"
+	case s.Selector != nil:
+		return "a volume that is created for a claim has no labels to select; remove selector"
+	}
+	return ""
+}
+
 // remoteClass chooses the provider's storage class for a claim: the one that its own class
 // names, or the only one that the contract grants.
 func remoteClass(class *storagev1.StorageClass, granted corev1.ResourceList) (name, problem string) {
@@ -315,6 +327,9 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, h.reschedule(ctx, claim, "node "+name+" is gone")
 	}
 	if home := class.Parameters[parameterHome]; node.Labels[api.LabelVirtualNode] == "" && home != "" {
+		if problem := transferable(claim); problem != "" {
+			return reconcile.Result{}, h.reschedule(ctx, claim, problem)
+		}
 		return h.provisionLocally(ctx, claim, class, name, home)
 	}
 	if node.Labels[api.LabelVirtualNode] == "" {

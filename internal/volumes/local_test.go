@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,6 +87,31 @@ func TestAPodAtHomeGetsAVolumeOfHome(t *testing.T) {
 	}
 	if len(s.provider.wanted) > 0 {
 		t.Errorf("the provider was asked: %v", s.provider.wanted)
+	}
+}
+
+// A stand-in claim is in the agent's namespace, where a snapshot or claim of the same name may be somebody else's.
+func TestAClaimAtHomeThatNamesADataSourceHasNoStandIn(t *testing.T) {
+	for name, change := range map[string]func(*corev1.PersistentVolumeClaimSpec){
+		"a claim to copy":    func(c *corev1.PersistentVolumeClaimSpec) { c.DataSource = &corev1.TypedLocalObjectReference{} },
+		"an object to copy":  func(c *corev1.PersistentVolumeClaimSpec) { c.DataSourceRef = &corev1.TypedObjectReference{} },
+		"volumes to look in": func(c *corev1.PersistentVolumeClaimSpec) { c.Selector = &metav1.LabelSelector{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := atHome(t)
+			c := s.claim(t)
+			change(&c.Spec)
+			if err := s.client.Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			s.reconcile(t)
+			if s.standIn(t) != nil {
+				t.Error("there is a stand-in claim")
+			}
+			if got := s.recorded(); !strings.Contains(got, reasonFailed) || !strings.Contains(got, "remove ") {
+				t.Errorf("the claim's events are %q", got)
+			}
+		})
 	}
 }
 
