@@ -1,15 +1,19 @@
 package offload
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -347,5 +351,38 @@ func testUnheardEnds(t *testing.T, c *cluster) {
 				eventually(t, "the record of "+name+" goes", func() bool { return !c.get(t, remote, name, &api.OffloadedPod{}) })
 			}
 		})
+	}
+}
+
+// A write that fails does not lose how a pod ended that was deleted since.
+func TestTheEndOfADeletedPodSurvivesAWriteThatFails(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var failing atomic.Bool
+	var failed atomic.Int32
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			if _, is := o.(*api.OffloadedPod); is && failing.Load() {
+				failed.Add(1)
+				return apierrors.NewServiceUnavailable("the API server restarts")
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote, o := name+"-aaaaaaaa", &api.OffloadedPod{}
+	apply(t, p, id, namespaceObject(name, "Suffixed"), podObject(name, "web", "100m"))
+	eventually(t, "the pod is recorded", func() bool { return c.get(t, remote, "web", o) && o.Status.PodUID != "" })
+	failing.Store(true)
+	c.endPod(t, remote, "web", corev1.PodSucceeded, 0)
+	eventually(t, "its end is not recorded", func() bool { return failed.Load() > 0 })
+	c.deletePod(t, remote, "web")
+	before := failed.Load()
+	eventually(t, "nor that it is gone", func() bool { return !c.get(t, remote, "web", &corev1.Pod{}) && failed.Load() > before+3 })
+	failing.Store(false)
+	eventually(t, "the record has an end", func() bool { return c.get(t, remote, "web", o) && ended(o.Status.Phase) })
+	if o.Status.Phase != corev1.PodSucceeded || o.Status.Reason != "" {
+		t.Errorf("it is recorded as %s %s", o.Status.Phase, o.Status.Reason)
 	}
 }

@@ -65,10 +65,12 @@ const (
 //	being deleted      remove        delete, release,    remove
 //	                                 then wait
 //
-// A pod that is being deleted and whose OffloadedPod is gone is released first.
+// A pod that is being deleted and whose OffloadedPod is gone, or records another pod, is released first. One that
+// its OffloadedPod does not record, as two agents each created one at a hand-over, goes before the other is lost: home
+// replaces that at once.
 func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 	mine := pod != nil && isPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
-	if pod != nil && controllerutil.ContainsFinalizer(pod, api.Finalizer) && (mine && releasable(o, pod) || pod.DeletionTimestamp != nil && !isPodOf(pod, o)) {
+	if pod != nil && controllerutil.ContainsFinalizer(pod, api.Finalizer) && (mine && releasable(o, pod) || pod.DeletionTimestamp != nil && !mine) {
 		return podRelease
 	}
 	if o.DeletionTimestamp != nil {
@@ -91,6 +93,11 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 		return podAdopt
 	case o.Status.PodUID == "":
 		return podTaken
+	case !mine && pod != nil && isPodOf(pod, o):
+		if pod.DeletionTimestamp == nil {
+			return podDelete
+		}
+		return podWait
 	case !mine:
 		return podLost
 	case pod.DeletionTimestamp == nil && pod.Annotations[api.AnnotationHash] != o.Spec.Hash:
@@ -461,7 +468,7 @@ func keepStatus(o *api.OffloadedPod, s corev1.PodStatus) error {
 // as failed. It is not created again; its controller at home creates another.
 func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
 	o.Status.PodIPs = nil
-	if s, ok := p.inv.takeLast(o.Namespace, types.UID(o.Status.PodUID)); ok {
+	if s, ok := p.inv.endedLast(o.Namespace, types.UID(o.Status.PodUID)); ok {
 		o.Status.Phase, o.Status.Reason, o.Status.Message = s.Phase, "", ""
 		if err := keepStatus(o, s); err != nil {
 			return err
