@@ -353,6 +353,9 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 
 // drop forgets a pod. A pod that went unasked was wanted until now, and its provider keeps how it ended.
 func (n *Node) drop(ctx context.Context, uid string, st podState) error {
+	if st.ref.UID == "" {
+		return nil // nothing was remembered; a status that came since then must stay
+	}
 	if st.wanted {
 		is, err := n.live(ctx, st.ref)
 		if err != nil {

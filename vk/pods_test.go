@@ -1356,6 +1356,33 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 	})
 }
 
+// The provider invents a pod, and its status comes while what is remembered of the pod is being dropped.
+func TestAStatusThatComesWhileItsPodIsDroppedStays(t *testing.T) {
+	atHome(t, func(h *home) {
+		const uid = "x"
+		p := h.node.plan(uid)
+		if p.step != stepDrop {
+			t.Fatalf("the step is %d, want %d", p.step, stepDrop)
+		}
+		ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "x", UID: uid}
+		h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`{"phase":"Running"}`)})
+		if err := h.node.drop(t.Context(), uid, p.st); err != nil {
+			t.Fatal(err)
+		}
+		h.node.mu.Lock()
+		if st := h.node.state[uid]; st == nil || st.remote == nil || !h.node.unknown.has(uid) {
+			t.Errorf("of the pod %+v is remembered, unknown %v", st, h.node.unknown.has(uid))
+		}
+		h.node.mu.Unlock()
+		h.node.dropUnknown(t.Context())
+		h.node.mu.Lock()
+		defer h.node.mu.Unlock()
+		if len(h.node.state)+len(h.node.unknown.sizes) > 0 {
+			t.Errorf("%d pods are remembered, %d of them unknown, though the API server has none", len(h.node.state), len(h.node.unknown.sizes))
+		}
+	})
+}
+
 func TestUnknownPodsAreBoundedBeforeTheCacheIsSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHome(t)
