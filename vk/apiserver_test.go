@@ -284,8 +284,16 @@ func TestOnARealAPIServer(t *testing.T) {
 	r.remote.locked(func() { r.remote.linger = false })
 	r.bind("job", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/count"} })
 	r.until("a pod with a finalizer runs", func() bool { return r.pod("job").Status.Phase == corev1.PodRunning })
+	r.bind("stays", func(p *corev1.Pod) {
+		p.Finalizers, p.Spec.HostNetwork = []string{"example.com/count"}, true
+	})
+	r.until("a pod cannot run elsewhere", func() bool { return r.pod("stays").Status.Reason == reasonNotOffloaded })
 	if err := r.node.Drain(ctx, nil); err != nil {
 		t.Error(err)
+	}
+	if p := r.pod("stays"); p == nil || p.Status.Phase != corev1.PodFailed || p.Status.Reason != reasonDeleted ||
+		podstatus.Condition(p.Status.Conditions, corev1.DisruptionTarget) == nil {
+		t.Error("after the drain the counted pod that never ran should have failed, by a disruption")
 	}
 	if p := r.pod("job"); p == nil || p.Status.Phase != corev1.PodFailed || r.pod("reader") != nil || !r.office().Spec.Unschedulable {
 		t.Error("after the drain the counted pod should have failed, and the other be gone, on a cordoned node")

@@ -180,7 +180,7 @@ func (n *Node) removePods(ctx context.Context) error {
 		if pod.Spec.NodeName != n.cfg.Name || !tolerates(pod) {
 			continue
 		}
-		status := podstatus.Failed(pod, nil, n.addresses(), "ContractEnded", "the contract by which the pod ran is over", now)
+		status := podstatus.Failed(pod, nil, n.addresses(), "ContractEnded", "the contract of its virtual node is over", now)
 		if err := n.patchStatus(ctx, pod, status); err != nil && !refusedContent(err) {
 			errs = append(errs, err)
 			continue

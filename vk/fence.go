@@ -48,7 +48,10 @@ func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 // fence ends a pod at home that the provider has stopped, so that it can run elsewhere. Should the
 // provider still have it, it is asked to end it once it is back.
 func (n *Node) fence(ctx context.Context, p podPlan) error {
-	const message = "the provider did not answer for as long as was agreed, and so has stopped the pod"
+	if !p.st.wanted && !p.wasTaken() {
+		return n.finalise(ctx, p) // it was deleted, and is not known to have run
+	}
+	const message = "the provider did not answer for as long as was agreed, and so does not run the pod"
 	n.warn(p, reasonFenced, message)
 	status := podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonFenced, message, metav1.Now())
 	podstatus.SetCondition(&status, corev1.PodCondition{

@@ -66,6 +66,9 @@ const (
 	reasonLosingPods   = "ProviderLosesPods"
 )
 
+// notTaken is the message of a pod that was deleted and, as far as is known, ran nowhere.
+const notTaken = "the pod was deleted before the provider reported that it had taken it"
+
 // uidIndex finds a pod by its UID.
 const uidIndex = "uid"
 
@@ -571,13 +574,30 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 // finalise deletes a local pod whose containers no longer run, after it wrote the last status,
 // which its owners need.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
-	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonDeleted, "the pod was deleted", metav1.Now()))
+	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.addresses(), reasonDeleted, p.deletedMessage(), metav1.Now()))
+}
+
+// wasTaken reports whether the provider is known to have taken the pod.
+func (p podPlan) wasTaken() bool {
+	return p.st.taken || p.st.remote != nil || podstatus.Offloaded(p.pod)
+}
+
+// deletedMessage says that a pod was deleted and, if the provider is not known to have taken it, why not.
+func (p podPlan) deletedMessage() string {
+	if p.wasTaken() {
+		return "the pod was deleted"
+	}
+	c := podstatus.Condition(p.pod.Status.Conditions, api.PodOffloaded)
+	if c == nil {
+		return notTaken
+	}
+	return peering.Text(notTaken+"; last it waited with "+c.Reason+": "+c.Message, podstatus.MaxMessageBytes)
 }
 
 // endPod deletes a local pod with its last status.
 func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) error {
 	ref := podRef(p.pod)
-	crossed := p.st.taken || p.st.wanted || podstatus.Offloaded(p.pod)
+	crossed := p.st.wanted || p.wasTaken()
 	if crossed && !p.st.gone {
 		n.mu.Lock()
 		st := n.podState(ref)
@@ -588,7 +608,9 @@ func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) e
 			n.cfg.Mirror.Unwant(ref, nil)
 		}
 	}
-	if crossed {
+	// The owner of a finalizer, such as a Job, keeps the pod until its phase is final. A kubelet makes it final even for a
+	// pod that it never started.
+	if crossed || len(p.pod.Finalizers) > 0 {
 		// A status that the API server will never accept must not keep the pod.
 		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedContent(err) {
 			return err

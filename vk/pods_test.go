@@ -753,6 +753,96 @@ func TestARefusedPodCanBeDeleted(t *testing.T) {
 	})
 }
 
+// Owners count a pod with a finalizer of theirs once its phase is final, and keep it until then. A kubelet makes that of
+// any pod that is deleted, even of one that it never started.
+func TestADeletedPodThatNeverCrossedIsFailedWhereAFinalizerKeepsIt(t *testing.T) {
+	refuse := func(h *home) {
+		h.remote.locked(func() {
+			h.remote.refuse = func(o peering.Object) *peering.Refusal {
+				if o.Ref.Kind != peering.KindPod {
+					return nil
+				}
+				return &peering.Refusal{Reason: peering.RefusedQuota, Message: "1 CPU is left", Retryable: true}
+			}
+		})
+	}
+	lose := func(h *home) { h.remote.connect(false); h.second() }
+	find := func(h *home) { h.remote.connect(true); h.second() }
+	hostNetwork := func(p *corev1.Pod) { p.Spec.HostNetwork = true }
+	for name, tc := range map[string]struct {
+		before func(h *home)
+		change func(*corev1.Pod)
+		then   func(h *home) // after the pod is bound
+		after  func(h *home) // after it is deleted
+		why    string
+	}{
+		"refused":             {before: refuse, why: "QuotaExceeded: 1 CPU is left"},
+		"waiting":             {change: withConfigMap("cm", false), why: `MandatoryConfigMapNotFound: ConfigMap "cm" is not there`},
+		"held":                {before: func(h *home) { h.churn(0, maxLosses, h.remote.lose) }, why: reasonLosingPods + ": the provider took pods"},
+		"not offloadable":     {change: hostNetwork, why: reasonNotOffloaded + ": this pod cannot run in another cluster: spec.hostNetwork"},
+		"not offloaded":       {before: func(h *home) { h.offload() }, why: podstatus.ReasonNotApplicable + ": namespace shop is not offloaded"},
+		"offloaded no more":   {before: refuse, then: func(h *home) { h.offload() }, why: "QuotaExceeded: 1 CPU is left"},
+		"a peer that is lost": {before: lose, change: hostNetwork, why: reasonNotOffloaded + ": this pod cannot run in another cluster: spec.hostNetwork"},
+		"a peer that returns": {before: lose, after: find},
+		"lost while refused":  {before: refuse, then: lose, after: find, why: "QuotaExceeded: 1 CPU is left"},
+		"after a restart":     {before: refuse, then: func(h *home) { h.stop(); h.start(); h.remote.connect(true); h.second() }, why: "QuotaExceeded: 1 CPU is left"},
+		"over a restart":      {change: hostNetwork, after: func(h *home) { h.stop(); h.start() }, why: reasonNotOffloaded + ": this pod cannot run in another cluster: spec.hostNetwork"},
+		"fenced while waiting": {
+			before: func(h *home) { h.offload(fencedShop(0)); h.node.Asked() }, change: withConfigMap("cm", false), then: lose,
+			after: func(h *home) { h.after(fenceWait + time.Second) }, why: `MandatoryConfigMapNotFound: ConfigMap "cm" is not there`,
+		},
+	} {
+		for _, grace := range []int64{30, 0} {
+			t.Run(fmt.Sprintf("%s, grace %d", name, grace), func(t *testing.T) {
+				atHome(t, func(h *home) {
+					do := func(f func(h *home)) {
+						if f != nil {
+							f(h)
+						}
+					}
+					do(tc.before)
+					h.bind("u1", "job", func(p *corev1.Pod) {
+						p.Finalizers, p.Spec.RestartPolicy = []string{"batch.kubernetes.io/job-tracking"}, corev1.RestartPolicyNever
+						if tc.change != nil {
+							tc.change(p)
+						}
+					})
+					do(tc.then)
+					// The API server keeps it for its finalizer.
+					deletes := 0
+					h.client.PrependReactor("delete", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+						deletes++
+						return true, nil, nil
+					})
+					h.mark("job", grace)
+					do(tc.after)
+					pod := h.wantPhase("job", corev1.PodFailed, reasonDeleted)
+					want := notTaken
+					if tc.why != "" {
+						want += "; last it waited with " + tc.why
+					}
+					if !strings.HasPrefix(pod.Status.Message, want) {
+						t.Errorf("the message is %q, want %q", pod.Status.Message, want)
+					}
+					if podstatus.Offloaded(pod) || podstatus.Condition(pod.Status.Conditions, corev1.DisruptionTarget) != nil {
+						t.Errorf("the conditions are %+v", pod.Status.Conditions)
+					}
+					if deletes == 0 && grace > 0 || deletes > 0 && grace == 0 {
+						t.Errorf("the pod was deleted %d times", deletes)
+					}
+					h.client.ClearActions()
+					h.after(10 * time.Minute)
+					for _, a := range h.client.Actions() {
+						if a.GetResource().Resource == "pods" && a.GetVerb() == "patch" {
+							t.Error("its status is written again")
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestAForeignPodIsNotApplicable(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.offload()
