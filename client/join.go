@@ -44,7 +44,8 @@ type JoinConfig struct {
 // has the key that the token pins, and asks to be trusted. It returns the verified issuer, to be
 // trusted in turn. Repeating it with the same token is safe. If too many clusters join at once,
 // it tries again for joinPatience, or until ctx ends: clusters behind one address share the
-// issuer's limits.
+// issuer's limits. If connections are refused it does for joinStartPatience: an agent that was just
+// installed is ready before every node forwards to it.
 //
 // Errors are *peering.Error, with the reasons PEER_UNREACHABLE,
 // PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or another one of the
@@ -66,8 +67,8 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 			return info, nil
 		}
 		// The random part keeps clusters that were refused at once from coming back at once.
-		wait := max(again, 0) + time.Duration(rand.Int64N(int64(pause)))
-		if again < 0 || ctx.Err() != nil || time.Since(began)+wait > joinPatience {
+		wait := again.after + time.Duration(rand.Int64N(int64(pause)))
+		if ctx.Err() != nil || time.Since(began)+wait > again.patience {
 			return identity.ClusterInfo{}, err
 		}
 		if !notify.Pause(ctx, wait) {
@@ -76,47 +77,57 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 	}
 }
 
-// joinOnce tries each endpoint once. again is after how long an issuer that reached its limits
-// may accept the join, or negative if none did.
-func joinOnce(ctx context.Context, cfg JoinConfig) (info identity.ClusterInfo, again time.Duration, err error) {
+// retry is after how long an issuer may accept a join, and for how long to try. The zero value means that no issuer
+// will.
+type retry struct{ after, patience time.Duration }
+
+// joinOnce tries each endpoint once.
+func joinOnce(ctx context.Context, cfg JoinConfig) (info identity.ClusterInfo, again retry, err error) {
 	var failures []error
-	again = -1
 	for _, endpoint := range cfg.Token.Endpoints {
 		info, err := joinAt(ctx, cfg, endpoint)
 		switch {
 		case err == nil:
-			return info, 0, nil
+			return info, retry{}, nil
 		case ctx.Err() != nil:
-			return identity.ClusterInfo{}, -1, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
+			return identity.ClusterInfo{}, retry{}, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
 		case !tryNext(err):
-			return identity.ClusterInfo{}, -1, err
+			return identity.ClusterInfo{}, retry{}, err
 		}
-		if pause, ok := crowded(err); ok && (again < 0 || pause < again) {
-			again = pause
+		if r := retryOf(err); r.patience > again.patience || r.patience == again.patience && r.after < again.after {
+			again = r
 		}
 		failures = append(failures, err)
 	}
 	return identity.ClusterInfo{}, again, noEndpoint(failures)
 }
 
-// crowded reports whether an issuer may have had too many calls at once, and after what pause to
-// try again. An issuer without room for a connection accepts it and closes it.
-func crowded(err error) (time.Duration, bool) {
+// retryOf returns whether an issuer may have had too many calls at once, or begins to serve. An issuer without room
+// for a connection accepts it and closes it.
+func retryOf(err error) retry {
 	e, ok := errors.AsType[*peering.Error](err)
 	if !ok {
-		return 0, false
+		return retry{}
 	}
 	switch e.Reason {
 	case peering.ReasonStopping, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
-		return e.RetryAfter, true
+		return retry{e.RetryAfter, joinPatience}
 	default:
 	}
 	for _, hungUp := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(e.Err, hungUp) {
-			return 0, true
+			return retry{0, joinPatience}
 		}
 	}
-	return 0, e.Reason == peering.ReasonPeerUnreachable && status.Code(e.Err) == codes.Unavailable
+	switch {
+	case e.Reason != peering.ReasonPeerUnreachable:
+		return retry{}
+	case errors.Is(e.Err, syscall.ECONNREFUSED):
+		return retry{0, joinStartPatience}
+	case status.Code(e.Err) == codes.Unavailable:
+		return retry{0, joinPatience}
+	}
+	return retry{}
 }
 
 // tryNext reports whether to try another endpoint: if this one did not respond, belongs to

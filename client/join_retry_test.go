@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -101,5 +102,27 @@ func TestAJoinThatIsAlwaysPushedBackEnds(t *testing.T) {
 	}
 	if took := time.Since(begin); took > joinPatience+joinDialTimeout {
 		t.Errorf("it took %s", took)
+	}
+}
+
+// An issuer that was just installed may refuse connections for some seconds.
+func TestAJoinWaitsForAnIssuerThatStarts(t *testing.T) {
+	t.Parallel()
+	home, foreign := newSource(t), newSource(t)
+	serving := serveIssuer(t, foreign, func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
+		return &ententev1.JoinResponse{Cluster: wire.ClusterInfoTo(selfOf(foreign, "office"))}, nil
+	})
+	closed, dials := closedPort(t), 0
+	info, err := Join(t.Context(), JoinConfig{
+		Token: tokenOf(t, foreign, time.Now().Add(time.Minute), serving), Source: home, Self: selfOf(home, "home"),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if dials++; dials <= 2 {
+				address = closed
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	})
+	if err != nil || info.Name != "office" || dials != 3 {
+		t.Errorf("after %d dials: %+v, %v", dials, info, err)
 	}
 }

@@ -96,6 +96,7 @@ func TestJoinTriesEndpointsInTurnAndPinsTheIssuer(t *testing.T) {
 }
 
 func TestAFailedJoinReturnsTheReason(t *testing.T) {
+	t.Parallel()
 	home, foreign, stranger := newSource(t), newSource(t), newSource(t)
 	refuse := func(e *peering.Error) func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 		return func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) { return nil, wire.Status(e).Err() }

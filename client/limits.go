@@ -12,6 +12,8 @@ const (
 	// joinPatience is for how long joining is tried again if the issuer has too many calls at
 	// once, with pauses of up to joinPauseMin, growing to joinPauseMax, beyond what it asks for.
 	joinPatience = 30 * time.Second
+	// joinStartPatience is for how long joining is tried again if connections are refused.
+	joinStartPatience = 10 * time.Second
 	joinPauseMin = 250 * time.Millisecond
 	joinPauseMax = 4 * time.Second
 	// joinMaxMessage is the most bytes of a response.
