@@ -554,6 +554,9 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 			if !gateway {
 				break
 			}
+			if !q.HasOverlay(g) {
+				continue // it is left out of the plan
+			}
 			seen := f.prober.Status(plan.GatewayOverlay(q, g))
 			s.peer = append(s.peer, peerGateway{
 				node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries,

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -54,7 +55,8 @@ func newRekeying() rekeying {
 }
 
 // inUse returns the nodes that use their next keys, with these keys. A next key stays in use if a
-// handshake with it is completed within rekeyTrial; otherwise the old one is used again.
+// handshake with it is completed within rekeyTrial; otherwise the old one is used again. What a peer
+// announces of a node with an overlay address of another cluster is not that node's.
 func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[netip.Addr]plan.PublicKey {
 	handshakes := make(map[plan.PublicKey]time.Time, len(have))
 	for _, h := range have {
@@ -81,11 +83,10 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[ne
 		check(plan.Overlay(d.ClusterID, n.Name), n.PublicKey, n.NextKey)
 	}
 	for _, q := range d.Peers {
-		for _, g := range q.Gateways {
-			check(plan.GatewayOverlay(q, g), g.PublicKey, g.NextKey)
-		}
-		for _, n := range q.Nodes {
-			check(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey)
+		for _, n := range slices.Concat(q.Gateways, q.Nodes) {
+			if q.HasOverlay(n) {
+				check(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey)
+			}
 		}
 	}
 	for overlay := range r.moves {

@@ -70,6 +70,27 @@ func TestNextKeysShowThatTheyAreUsed(t *testing.T) {
 	}
 }
 
+// TestAnOverlayAddressOfAnotherClusterShowsNothing: a peer that announces the overlay address of another's node, or of
+// a node of this cluster, for a node without a next key does not end that one's use of its next key.
+func TestAnOverlayAddressOfAnotherClusterShowsNothing(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	victim, home := plan.Overlay("away", "gw"), plan.Overlay("me", "worker")
+	away := plan.Peer{ClusterID: "away", Gateways: []plan.Gateway{{Node: "gw", PublicKey: plan.PublicKey{1}, NextKey: plan.PublicKey{2}, Overlay: victim}}}
+	stolen := []plan.Gateway{{Node: "a", PublicKey: plan.PublicKey{5}, Overlay: victim}, {Node: "b", PublicKey: plan.PublicKey{6}, Overlay: home}}
+	for name, thief := range map[string]plan.Peer{
+		"of its gateways": {ClusterID: "thief", Gateways: stolen}, "of its nodes": {ClusterID: "thief", Nodes: stolen},
+	} {
+		for _, peers := range [][]plan.Peer{{away, thief}, {thief, away}} {
+			d := plan.Desired{ClusterID: "me", Nodes: []plan.Node{{Name: "worker", PublicKey: plan.PublicKey{3}, NextKey: plan.PublicKey{4}}}, Peers: peers}
+			r := newRekeying()
+			r.moves = map[netip.Addr]keyMove{victim: {key: plan.PublicKey{2}, at: now}, home: {key: plan.PublicKey{4}, at: now}}
+			if got := r.inUse(now, d, nil); got[victim] != (plan.PublicKey{2}) || got[home] != (plan.PublicKey{4}) || len(r.moves) != 2 {
+				t.Errorf("%s, after %s: in use are %v", name, peers[0].ClusterID, got)
+			}
+		}
+	}
+}
+
 // Nodes that try at the same time and are in each other's way do not try again at the same time.
 func TestNodesDoNotTryAgainTogether(t *testing.T) {
 	pauses := map[time.Duration]bool{}

@@ -322,6 +322,12 @@ func GatewayOverlay(q Peer, g Gateway) netip.Addr {
 	return Overlay(q.ClusterID, g.Node)
 }
 
+// HasOverlay reports whether the address inside the tunnel that the peer announces for one of its nodes is one of
+// its own cluster's. Others are refused: they are those of nodes of other clusters.
+func (q Peer) HasOverlay(g Gateway) bool {
+	return overlayPrefix(q.ClusterID).Contains(GatewayOverlay(q, g))
+}
+
 // Aliases returns the prefixes of all aliases of the peer here.
 func (q Peer) Aliases() []netip.Prefix {
 	out := slices.Clone(q.RemoteBlocks)
