@@ -94,8 +94,10 @@ const (
 	// take before it is begun again: if both sides begin in the same moment neither completes it.
 	rekeyLate  = 20 * time.Millisecond
 	rekeyShake = 150 * time.Millisecond
-	// rekeySoon is how long a pass waits for another node that replaces its key.
-	rekeySoon = 200 * time.Millisecond
+	// rekeySoon is how long a pass waits for another node that replaces its key, rekeyPaused how long after
+	// that passes do not wait.
+	rekeySoon   = 200 * time.Millisecond
+	rekeyPaused = time.Second
 	// leaveCheckEvery is how often a gateway that is about to stop checks whether others carry the peers
 	// that it carried, leaveLinger for how long it goes on after that, for packets on their way, and
 	// leaveMost how long the tunnel process waits for it.

@@ -27,6 +27,8 @@ import (
 type rekeying struct {
 	// due has a value when it is time to follow another node.
 	due chan struct{}
+	// paused is when a pass last waited for another node.
+	paused time.Time
 	// peers is the last plan.
 	peers []plan.WireGuardPeer
 	// moves are, by overlay address, the nodes whose next key is in use. rests is until when a node is
@@ -100,6 +102,15 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[ne
 		}
 	}
 	return out
+}
+
+// soon returns until when a pass may wait for other nodes. It does so once a second at most: some nodes may
+// announce again and again that they replace their keys.
+func (r *rekeying) soon(now time.Time) time.Time {
+	if now.Sub(r.paused) < rekeyPaused {
+		return now
+	}
+	return now.Add(rekeySoon)
 }
 
 // unshaken returns the next keys, by overlay address, with which to begin a handshake again, and after

@@ -28,7 +28,7 @@ func (f *Fabric) followAt(at time.Time) {
 // follow moves to the next keys of nodes that are due. It waits for one that is due in a moment: a pass
 // in between would make it late.
 func (f *Fabric) follow(now time.Time) {
-	end := now.Add(rekeySoon)
+	end := f.rekey.soon(now)
 	for {
 		due, next := f.prober.Due(now)
 		if len(due) > 0 {
@@ -37,6 +37,7 @@ func (f *Fabric) follow(now time.Time) {
 		if next.IsZero() || next.After(end) {
 			return
 		}
+		f.rekey.paused = now
 		time.Sleep(time.Until(next))
 		now = time.Now()
 	}
@@ -176,10 +177,10 @@ func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
 // countDown announces to all other nodes when this node replaces its key, and replaces it. It returns
 // the nodes that did not confirm; if there are any, the key is not replaced unless regardless is set.
 func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless bool) (missing []netip.Addr, err error) {
-	if !f.prober.SetBusy(true) {
-		return nil, errors.New("another node replaces its key")
+	if other, ok := f.prober.BeginReplacing(time.Now(), regardless); !ok {
+		return nil, fmt.Errorf("node %s is about to replace its own key", f.nameOf(other))
 	}
-	defer f.prober.SetBusy(false)
+	defer f.prober.EndReplacing()
 	// Others may follow from now on: a node that dies in this moment comes back with the next key,
 	// which they know as well.
 	f.saveKey(f.rekey.next)
@@ -217,18 +218,21 @@ func (f *Fabric) waitsFor(missing []netip.Addr) string {
 	if len(missing) == 0 {
 		return ""
 	}
-	who := missing[0].String()
-	for _, w := range f.rekey.peers {
-		if w.Overlay == missing[0] {
-			who = w.Node
-			if w.Remote {
-				who += " of cluster " + w.Cluster
-			}
-		}
-	}
-	text := fmt.Sprintf("node %s does not know the next key yet", who)
+	text := fmt.Sprintf("node %s does not know the next key yet", f.nameOf(missing[0]))
 	if len(missing) > 1 {
 		text += fmt.Sprintf(", and %d more", len(missing)-1)
 	}
 	return text
+}
+
+// nameOf returns the name for people of the node with an overlay address.
+func (f *Fabric) nameOf(overlay netip.Addr) string {
+	i := slices.IndexFunc(f.rekey.peers, func(w plan.WireGuardPeer) bool { return w.Overlay == overlay })
+	switch {
+	case i < 0:
+		return overlay.String()
+	case f.rekey.peers[i].Remote:
+		return f.rekey.peers[i].Node + " of cluster " + f.rekey.peers[i].Cluster
+	}
+	return f.rekey.peers[i].Node
 }

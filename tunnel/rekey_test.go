@@ -91,6 +91,20 @@ func TestAnOverlayAddressOfAnotherClusterShowsNothing(t *testing.T) {
 	}
 }
 
+func TestPassesWaitForOtherNodesOnceASecond(t *testing.T) {
+	now, r := time.Unix(1e9, 0), newRekeying()
+	if end := r.soon(now); end != now.Add(rekeySoon) {
+		t.Errorf("the first pass waits until %v", end)
+	}
+	r.paused = now
+	if end := r.soon(now.Add(rekeyPaused - 1)); end.After(now.Add(rekeyPaused - 1)) {
+		t.Errorf("the next one waits until %v", end)
+	}
+	if end := r.soon(now.Add(rekeyPaused)); end != now.Add(rekeyPaused+rekeySoon) {
+		t.Errorf("a later one waits until %v", end)
+	}
+}
+
 // Nodes that try at the same time and are in each other's way do not try again at the same time.
 func TestNodesDoNotTryAgainTogether(t *testing.T) {
 	pauses := map[time.Duration]bool{}

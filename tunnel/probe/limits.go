@@ -19,6 +19,11 @@ const (
 	// how long in advance a peer may announce that it replaces a key.
 	rekeysPerSecond = 40
 	rekeyMost       = 2 * time.Second
+	// rekeyOffPause is for how long a node that called the replacement of its key off is not followed. It tries again
+	// after two seconds. rekeyPatience is for how long nodes that are about to replace their keys can keep this
+	// one from replacing its own, however many they are: some may announce it again and again.
+	rekeyOffPause = 1500 * time.Millisecond
+	rekeyPatience = 10 * time.Minute
 	// roundMost is about how many probes are sent at a time, though more are due: the
 	// device has room for 500 packets, and the socket for less than 300 answers. proberBuffer is
 	// room for the answers that arrive while this process is not scheduled.

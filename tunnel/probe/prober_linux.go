@@ -89,10 +89,12 @@ type Prober struct {
 	conn    *net.UDPConn
 	problem string
 	// replaces is the tag of this node's next key while it asks others to follow. busy says that it
-	// follows no other node for a moment; due is called with the time at which to follow one.
-	replaces KeyTag
-	busy     bool
-	due      func(at time.Time)
+	// follows no other node for a moment; waits is since when it waited until it follows none, and waited when
+	// that last was so. due is called with the time at which to follow one.
+	replaces      KeyTag
+	busy          bool
+	waits, waited time.Time
+	due           func(at time.Time)
 }
 
 // New returns a prober on a device and a UDP port. It calls poke when something changed, hurry

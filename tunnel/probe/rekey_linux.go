@@ -8,8 +8,9 @@ import (
 
 // rekeying is the state of the messages between this node and another about keys.
 type rekeying struct {
-	// follow is when to use the other node's next key as its current one.
+	// follow is when to use the other node's next key as its current one, off when that node last called it off.
 	follow Follow
+	off    time.Time
 	// confirmed is the key of this node that the other one last confirmed to follow, at confirmedAt.
 	confirmed   KeyTag
 	confirmedAt time.Time
@@ -35,7 +36,7 @@ func (p *Prober) receiveRekey(from netip.Addr, r rekey, now time.Time) {
 	switch r.kind {
 	case rekeyAsk:
 		follow, ok := k.follow.asked(r, s.target.NextKey, now)
-		if !ok || p.busy && r.in > 0 {
+		if !ok || r.in > 0 && (p.busy || now.Sub(k.off) < rekeyOffPause) {
 			return
 		}
 		p.write(from, rekey{kind: rekeyFollow, in: r.in, key: r.key}.encode())
@@ -48,8 +49,8 @@ func (p *Prober) receiveRekey(from netip.Addr, r rekey, now time.Time) {
 			k.confirmed, k.confirmedAt = r.key, now
 		}
 	case rekeyOff:
-		if r.key == k.follow.Key {
-			k.follow = Follow{}
+		if r.key == k.follow.Key && !k.follow.At.IsZero() {
+			k.follow, k.off = Follow{}, now
 		}
 	}
 }
@@ -78,20 +79,33 @@ func (p *Prober) broadcastLocked(r rekey) {
 	}
 }
 
-// SetBusy sets whether this node follows no other one for now, since it is about to replace its own
-// key. It changes nothing and returns false if this node will follow another one soon.
-func (p *Prober) SetBusy(busy bool) bool {
+// BeginReplacing has this node follow no other one until EndReplacing, since it is about to replace its own key. If it
+// will follow another one soon it changes nothing and returns that one, unless it has waited for others for
+// rekeyPatience, or is to do so regardless of them.
+func (p *Prober) BeginReplacing(now time.Time, regardless bool) (other netip.Addr, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if busy {
-		for _, s := range p.tracked {
-			if !s.rekey.follow.At.IsZero() {
-				return false
-			}
+	for a, s := range p.tracked {
+		if !s.rekey.follow.At.IsZero() && (!other.IsValid() || a.Less(other)) {
+			other = a
 		}
 	}
-	p.busy = busy
-	return true
+	if now.Sub(p.waited) >= rekeyPatience { // for another key, or never
+		p.waits = now
+	}
+	p.waited = now
+	if other.IsValid() && !regardless && now.Sub(p.waits) < rekeyPatience {
+		return other, false
+	}
+	p.busy, p.waited = true, time.Time{}
+	return netip.Addr{}, true
+}
+
+// EndReplacing ends what BeginReplacing began.
+func (p *Prober) EndReplacing() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = false
 }
 
 // Unready returns the nodes whose paths work and that have not confirmed, since a time, that they

@@ -25,9 +25,13 @@ func TestRekeyFollowsOnlyKnownNodesAtLimitedRate(t *testing.T) {
 	if due, next := p.Due(now); len(due) > 0 || next != now.Add(ask.in+RekeyMargin) || called != 1 {
 		t.Errorf("due now: %v, next at %v", due, next)
 	}
-	if p.SetBusy(true) {
-		t.Error("it replaces its own key while it is about to follow another node")
+	if by, ok := p.BeginReplacing(now, false); ok || by != known {
+		t.Errorf("it replaces its own key while it is about to follow another node, %v", by)
 	}
+	if _, ok := p.BeginReplacing(now, true); !ok {
+		t.Error("it does not replace its own key regardless of that")
+	}
+	p.EndReplacing()
 	// More messages with the same time change nothing.
 	for i := range 10_000 {
 		p.receiveRekey(known, rekey{kind: rekeyAsk, in: 300*time.Millisecond - time.Duration(i%300)*time.Millisecond, key: key}, now)
@@ -44,15 +48,80 @@ func TestRekeyFollowsOnlyKnownNodesAtLimitedRate(t *testing.T) {
 	now = now.Add(time.Minute)
 	p.receiveRekey(known, ask, now)
 	p.receiveRekey(known, rekey{kind: rekeyOff, key: key}, now)
+	p.receiveRekey(known, ask, now) // it was on its way for longer
 	if due, next := p.Due(now.Add(time.Hour)); len(due) > 0 || !next.IsZero() {
 		t.Errorf("after it called that off: %v, %v", due, next)
 	}
-	if !p.SetBusy(true) {
-		t.Error("it cannot replace its own key")
+	now = now.Add(rekeyOffPause)
+	p.receiveRekey(known, ask, now)
+	if _, next := p.Due(now); next.IsZero() {
+		t.Error("it is not followed when it tries again")
+	}
+	p.receiveRekey(known, rekey{kind: rekeyOff, key: key}, now)
+	if by, ok := p.BeginReplacing(now, false); !ok {
+		t.Errorf("it cannot replace its own key, because of %v", by)
 	}
 	p.receiveRekey(known, ask, now)
 	if due, _ := p.Due(now.Add(time.Hour)); len(due) > 0 {
 		t.Errorf("while it replaces its own: %v", due)
+	}
+}
+
+// A node that announces its next key again and again, and never uses it, does not keep others from replacing
+// theirs; neither do many such nodes together.
+func TestAnnouncementsDoNotKeepANodeFromReplacingItsKey(t *testing.T) {
+	for nodes, most := range map[int]time.Duration{1: 10 * time.Second, 64: rekeyPatience + 10*time.Second} {
+		now := time.Unix(1e9, 0)
+		p := New("d", 1, func() {}, func() {}, func(time.Time) {})
+		var targets []Target
+		for i := range nodes {
+			targets = append(targets, Target{Overlay: netip.AddrFrom16([16]byte{0xfd, 15: byte(i)}), NextKey: KeyTag{1, byte(i)}})
+		}
+		p.Set(netip.Addr{}, 0, targets, nil)
+		asked := make([]time.Time, nodes)
+		can := time.Duration(-1)
+		for age := time.Duration(0); age < most && can < 0; age += 50 * time.Millisecond {
+			at := now.Add(age)
+			for i, to := range targets {
+				if age < time.Duration(i)*50*time.Millisecond {
+					continue // they begin one after the other
+				}
+				if at.Sub(asked[i]) >= 1500*time.Millisecond {
+					p.receiveRekey(to.Overlay, rekey{kind: rekeyOff, key: to.NextKey}, at)
+					asked[i] = at
+				}
+				p.receiveRekey(to.Overlay, rekey{kind: rekeyAsk, in: rekeyMost, key: to.NextKey}, at)
+			}
+			if due, _ := p.Due(at); len(due) > 0 {
+				t.Fatalf("%d nodes: %v are followed", nodes, due)
+			}
+			if age%(2350*time.Millisecond) == 0 && age > 0 {
+				if by, ok := p.BeginReplacing(at, false); ok {
+					can = age
+				} else if !by.IsValid() {
+					t.Fatal("it waits for no node")
+				}
+			}
+		}
+		if can < 0 {
+			t.Errorf("%d nodes kept it from replacing its key for %v", nodes, most)
+		}
+		t.Logf("%d nodes kept it from replacing its key for %v", nodes, can)
+	}
+}
+
+// The patience counts for one replacement: much later, it begins again.
+func TestPatienceWithOtherNodesBeginsAgain(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	known, key := netip.MustParseAddr("fd00::1"), KeyTagOf(plan.PublicKey{1})
+	p := New("d", 1, func() {}, func() {}, func(time.Time) {})
+	p.Set(netip.Addr{}, 0, []Target{{Overlay: known, NextKey: key}}, nil)
+	for _, at := range []time.Time{now, now.Add(2 * rekeyPatience)} {
+		p.receiveRekey(known, rekey{kind: rekeyAsk, in: time.Second, key: key}, at)
+		if _, ok := p.BeginReplacing(at, false); ok {
+			t.Errorf("it does not wait at %v", at)
+		}
+		p.Due(at.Add(time.Minute))
 	}
 }
 
