@@ -477,6 +477,17 @@ func TestChangesOfPeersAreTheSmallest(t *testing.T) {
 			have: []wgtypes.Peer{has(1, p1)},
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, Remove: true}},
 		},
+		"the next key of a peer that stays, and one that still is another's": {
+			want: []plan.WireGuardPeer{
+				{PublicKey: key(1), NextKey: key(2), FormerKey: key(3), AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive},
+				{PublicKey: key(4), NextKey: key(5), Keepalive: keepalive},
+			},
+			have: []wgtypes.Peer{has(1), has(2, p1), has(3), has(4), has(5, p2)},
+			out: []wgtypes.PeerConfig{
+				{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, AllowedIPs: nets(p1)},
+				{PublicKey: wgtypes.Key(key(5)), UpdateOnly: true, Remove: true},
+			},
+		},
 		"a preshared key that changes touches nothing else": {
 			want: []plan.WireGuardPeer{{PublicKey: key(1), PresharedKey: plan.PresharedKey{9}, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
 			have: []wgtypes.Peer{has(1, p1)},

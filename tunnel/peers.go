@@ -66,8 +66,12 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		shrink = append(shrink, c)
 	}
 	for _, w := range want {
-		delete(present, w.NextKey)
-		delete(present, w.FormerKey)
+		for _, key := range []plan.PublicKey{w.NextKey, w.FormerKey} {
+			// One that has prefixes of its own is that of another peer, which is gone.
+			if w.KeyMissing || !hasMore(allowed[key], nil, moved) {
+				delete(present, key)
+			}
+		}
 	}
 	for key := range present {
 		remove = append(remove, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, Remove: true})
