@@ -41,12 +41,24 @@ func (k keyProofs) observe(now time.Time, have []deviceKey, peers []plan.Peer) {
 			continue
 		}
 		for _, q := range peers {
-			known := slices.Contains([]plan.PresharedKey{q.PresharedKey, q.Spare.Next, q.Spare.Previous, q.Spare.First}, h.psk)
-			if !h.psk.IsZero() && known && now.Sub(h.handshake) < sessionLife {
+			if !h.psk.IsZero() && isShared(q, h.psk) && now.Sub(h.handshake) < sessionLife {
 				k[h.key] = keyProof{cluster: q.ClusterID, since: h.handshake, proven: true}
 			}
 		}
 	}
+}
+
+// isShared reports whether a preshared key is one of a peer's.
+func isShared(q plan.Peer, psk plan.PresharedKey) bool {
+	if psk.IsZero() {
+		return q.PresharedKey.IsZero() && !q.KeyMissing
+	}
+	return slices.Contains([]plan.PresharedKey{q.PresharedKey, q.Spare.Next, q.Spare.Previous, q.Spare.First}, psk)
+}
+
+// moved notes that the device has the next key of a planned peer from now on, for the cluster of that peer.
+func (k keyProofs) moved(now time.Time, w plan.WireGuardPeer) {
+	k[w.NextKey] = keyProof{cluster: w.Cluster, since: now}
 }
 
 // planned notes for which cluster the device has each key from now on.

@@ -57,21 +57,22 @@ func newRekeying() rekeying {
 }
 
 // inUse returns the nodes that use their next keys, with these keys. A next key stays in use if a
-// handshake with it is completed within rekeyTrial; otherwise the old one is used again. What a peer
+// handshake with it is completed within rekeyTrial; otherwise the old one is used again. Several peers may
+// announce the same key: a handshake counts for the one with whose preshared key it was made. What a peer
 // announces of a node with an overlay address of another cluster is not that node's.
 func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[netip.Addr]plan.PublicKey {
-	handshakes := make(map[plan.PublicKey]time.Time, len(have))
+	device := make(map[plan.PublicKey]deviceKey, len(have))
 	for _, h := range have {
-		handshakes[h.key] = h.handshake
+		device[h.key] = h
 	}
 	out, known := map[netip.Addr]plan.PublicKey{}, map[netip.Addr]bool{}
-	check := func(overlay netip.Addr, key, next plan.PublicKey) {
+	check := func(overlay netip.Addr, key, next plan.PublicKey, shared func(plan.PresharedKey) bool) {
 		known[overlay] = true
 		m, moved := r.moves[overlay]
 		switch {
 		case next.IsZero() || moved && m.key != next:
 			delete(r.moves, overlay) // it was announced as the current key, or replaced by another one
-		case handshakes[next].After(handshakes[key]):
+		case device[next].handshake.After(device[key].handshake) && shared(device[next].psk):
 			r.moves[overlay] = keyMove{key: next, at: m.at, proven: true, tries: m.tries}
 			out[overlay] = next
 		case moved && (m.proven || now.Sub(m.at) < rekeyTrial):
@@ -82,13 +83,17 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, have []deviceKey) map[ne
 		}
 	}
 	for _, n := range d.Nodes {
-		check(plan.Overlay(d.ClusterID, n.Name), n.PublicKey, n.NextKey)
+		check(plan.Overlay(d.ClusterID, n.Name), n.PublicKey, n.NextKey, func(plan.PresharedKey) bool { return true })
 	}
 	for _, q := range d.Peers {
 		for _, n := range slices.Concat(q.Gateways, q.Nodes) {
-			if q.HasOverlay(n) {
-				check(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey)
+			if !q.HasOverlay(n) {
+				continue
 			}
+			old, exists := device[n.PublicKey]
+			check(plan.GatewayOverlay(q, n), n.PublicKey, n.NextKey, func(psk plan.PresharedKey) bool {
+				return isShared(q, psk) || exists && psk == old.psk // the keys of q may be missing
+			})
 		}
 	}
 	for overlay := range r.moves {
@@ -111,6 +116,16 @@ func (r *rekeying) soon(now time.Time) time.Time {
 		return now
 	}
 	return now.Add(rekeySoon)
+}
+
+// isTaken reports whether another node was followed to a key.
+func (r *rekeying) isTaken(overlay netip.Addr, key plan.PublicKey) bool {
+	for other, m := range r.moves {
+		if other != overlay && m.key == key {
+			return true
+		}
+	}
+	return false
 }
 
 // unshaken returns the next keys, by overlay address, with which to begin a handshake again, and after

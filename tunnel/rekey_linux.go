@@ -43,7 +43,8 @@ func (f *Fabric) follow(now time.Time) {
 	}
 }
 
-// take configures the device with the next keys of nodes, and moves their prefixes in the same step.
+// take configures the device with the next keys of nodes, and moves their prefixes in the same step. Where several
+// nodes announce the same key, one at a time is followed.
 func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 	dev, err := f.control.read()
 	if err != nil {
@@ -58,9 +59,20 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 			continue
 		}
 		w := f.rekey.peers[i]
+		if f.rekey.isTaken(overlay, w.NextKey) || slices.ContainsFunc(moved, func(m plan.WireGuardPeer) bool { return m.NextKey == w.NextKey }) {
+			continue
+		}
 		j := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey })
 		if j < 0 {
 			continue
+		}
+		if k := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.NextKey }); k >= 0 {
+			if now.Sub(dev.Peers[k].LastHandshakeTime) < sessionLife {
+				continue // it is in use
+			}
+			// It was tried before, or another peer announces it. Nothing of that may remain, and WireGuard would
+			// wait for 5 s before it began another handshake.
+			changes = append(changes, wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.NextKey), UpdateOnly: true, Remove: true})
 		}
 		h := dev.Peers[j]
 		changes = append(changes, wgtypes.PeerConfig{
@@ -79,6 +91,7 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 	f.rekeyAgainIn(rekeyShake)
 	for _, w := range moved {
 		f.rekey.moves[w.Overlay] = keyMove{key: w.NextKey, at: now}
+		f.proofs.moved(now, w)
 		f.dialers[w.NextKey], f.traffic[w.NextKey] = f.dialers[w.PublicKey], peerTraffic{at: now}
 		f.prober.Nudge(w.Overlay, now)
 		f.log.Info("another node replaced its WireGuard key", "cluster", w.Cluster, "node", w.Node)

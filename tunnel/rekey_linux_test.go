@@ -102,6 +102,8 @@ type keyRig struct {
 	// replace is the key that a node is to replace, shared the preshared keys.
 	replace map[string]plan.PublicKey
 	shared  map[string]plan.Peer
+	// hostile says that a third cluster, which was trusted first, announces each next key as its own.
+	hostile bool
 }
 
 const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
@@ -148,13 +150,33 @@ func (r *keyRig) announce() {
 				peer.Gateways = append(peer.Gateways, gateway)
 			}
 		}
-		d := n.desired(own, peer)
+		d := n.desired(own, append(r.thief(), peer)...)
 		for i := range d.Nodes {
 			d.Nodes[i].PublicKey, d.Nodes[i].NextKey = r.keys[d.Nodes[i].Name], r.next[d.Nodes[i].Name]
 		}
 		d.ReplaceKey = r.replace[n.name]
 		n.set(d)
 	}
+}
+
+// thief returns a peer that announces the key that a node of others will use next, as the next key of one of its
+// gateways and as the current one of another, and the overlay address of that node for a third. It has no nodes.
+func (r *keyRig) thief() []plan.Peer {
+	for _, n := range r.all() {
+		if next := r.next[n.name]; r.hostile && !next.IsZero() {
+			return []plan.Peer{{
+				ClusterID: clusterID("h"), PresharedKey: plan.PresharedKey{6, 6, 6},
+				Gateways: []plan.Gateway{
+					{Node: "later", PublicKey: plan.PublicKey{6, 1}, NextKey: next},
+					{Node: "now", PublicKey: next},
+					{Node: "there", PublicKey: plan.PublicKey{6, 2}, Overlay: plan.Overlay(clusterID(n.cluster), n.name)},
+				},
+				Local:  []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix("10.243.0.0/16")}},
+				Remote: []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix("10.244.0.0/16")}},
+			}}
+		}
+	}
+	return nil
 }
 
 // rotate makes a node replace its key, as its cluster and the peer do: its status is announced
@@ -204,11 +226,19 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 	r := newKeyRig(t)
 	there, here := remap(t, r.b[0].podAddr, aliasOfB), remap(t, r.a[2].podAddr, aliasOfA)
 	for _, tc := range []struct {
-		name string
-		node *rigNode
-	}{{"a gateway", r.a[0]}, {"the other gateway", r.a[1]}, {"a worker", r.a[2]}, {"the only gateway of a cluster", r.b[0]}} {
+		name    string
+		node    *rigNode
+		hostile bool
+	}{
+		{"a gateway", r.a[0], false},
+		{"the other gateway", r.a[1], false},
+		{"a worker", r.a[2], false},
+		{"the only gateway of a cluster", r.b[0], false},
+		{"a gateway whose next key a third cluster announces", r.b[0], true},
+		{"a worker whose next key a third cluster announces", r.a[2], true},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r.t = t
+			r.t, r.hostile = t, tc.hostile
 			_, stop := r.pings(r.a[2].pod, there)
 			_, stopBack := r.pings(r.b[0].pod, here)
 			time.Sleep(time.Second)

@@ -1,7 +1,9 @@
 package tunnel
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,6 +90,60 @@ func TestAnOverlayAddressOfAnotherClusterShowsNothing(t *testing.T) {
 				t.Errorf("%s, after %s: in use are %v", name, peers[0].ClusterID, got)
 			}
 		}
+	}
+}
+
+// TestAHandshakeCountsForTheClusterThatMadeIt: whatever else is announced, only a handshake with the preshared key
+// of a peer shows that a node of that peer uses its next key.
+func TestAHandshakeCountsForTheClusterThatMadeIt(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	victim, thief := plan.Overlay("away", "gw"), plan.Overlay("thief", "own")
+	k1, k2, k3 := plan.PublicKey{1}, plan.PublicKey{2}, plan.PublicKey{3}
+	ours, theirs, later := plan.PresharedKey{7}, plan.PresharedKey{9}, plan.PresharedKey{8}
+	away := plan.Peer{ClusterID: "away", PresharedKey: ours, Gateways: []plan.Gateway{{Node: "gw", PublicKey: k1, NextKey: k2, Overlay: victim}}}
+	peer := func(g plan.Gateway) plan.Peer {
+		return plan.Peer{ClusterID: "thief", PresharedKey: theirs, Gateways: []plan.Gateway{g}}
+	}
+	have := func(psk plan.PresharedKey, handshake time.Time) []deviceKey {
+		return []deviceKey{{k1, ours, now.Add(-time.Minute)}, {k2, psk, handshake}, {k3, theirs, time.Time{}}}
+	}
+	for name, tc := range map[string]struct {
+		thief  plan.Peer
+		have   []deviceKey
+		change func(*plan.Peer)
+		want   map[netip.Addr]plan.PublicKey
+	}{
+		"another announces its next key": {
+			thief: peer(plan.Gateway{Node: "own", PublicKey: k3, NextKey: k2}), have: have(ours, now), want: map[netip.Addr]plan.PublicKey{victim: k2},
+		},
+		"with the preshared key before": {
+			have: have(ours, now), want: map[netip.Addr]plan.PublicKey{victim: k2},
+			change: func(q *plan.Peer) { q.PresharedKey, q.Spare.Previous = later, ours },
+		},
+		"while its preshared key cannot be read": {
+			have: have(ours, now), want: map[netip.Addr]plan.PublicKey{victim: k2},
+			change: func(q *plan.Peer) { q.PresharedKey, q.KeyMissing = plan.PresharedKey{}, true },
+		},
+		"another made the handshake": {
+			thief: peer(plan.Gateway{Node: "own", PublicKey: k3, NextKey: k2}), have: have(theirs, now), want: map[netip.Addr]plan.PublicKey{thief: k2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, first := range []bool{true, false} {
+				q := away
+				if tc.change != nil {
+					tc.change(&q)
+				}
+				d := plan.Desired{ClusterID: "me", Peers: []plan.Peer{q, tc.thief}}
+				if first {
+					slices.Reverse(d.Peers)
+				}
+				r := newRekeying()
+				if got := r.inUse(now, d, tc.have); !maps.Equal(got, tc.want) {
+					t.Errorf("it comes first: %v: in use are %v, want %v", first, got, tc.want)
+				}
+			}
+		})
 	}
 }
 

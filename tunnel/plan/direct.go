@@ -332,17 +332,17 @@ func (p *planner) directPeer(q Peer, d Direct) *WireGuardPeer {
 	}
 	overlay := GatewayOverlay(q, d.Gateway)
 	who := "node " + d.Node + " of " + q.ClusterID
-	if owner := p.owners[d.PublicKey]; owner != q.ClusterID {
+	if owner := p.owners.of(d.PublicKey); owner != q.ClusterID {
 		p.problem(q.ClusterID, "node %s is reached through gateways only: cluster %s announces the same WireGuard key", d.Node, owner)
 		return nil
 	}
-	for _, has := range []string{p.keys[d.PublicKey], p.overlays[overlay]} {
+	for _, has := range []string{p.has(d.PublicKey), p.overlays[overlay]} {
 		if has != "" {
 			p.problem(q.ClusterID, "node %s is reached through gateways only: it announces the WireGuard key or the overlay address of %s", d.Node, has)
 			return nil
 		}
 	}
-	use, next, former := p.keysInUse(overlay, d.PublicKey, d.NextKey)
+	use, next, former := p.keysInUse(overlay, d.PublicKey, d.NextKey, p.free(q.ClusterID, overlay, d.NextKey))
 	p.keys[d.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 	w := &WireGuardPeer{
 		PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(d.Endpoints), Keepalive: keepalive,

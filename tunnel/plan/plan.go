@@ -145,12 +145,12 @@ type Problem struct {
 // home cluster's own part is invalid and nothing should be changed; an invalid peer or node
 // is left out and reported in Layout.Problems.
 func Plan(d Desired, o Observed) (Layout, error) {
-	p := planner{d: d, o: o, keys: map[PublicKey]string{}, overlays: map[netip.Addr]string{}, clusters: map[string]bool{}}
+	p := planner{d: d, o: o, keys: map[PublicKey]string{}, homeKeys: homeKeys(d.Nodes), overlays: map[netip.Addr]string{}, clusters: map[string]bool{}}
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
-	p.current = currentKeys(d)
-	p.owners, p.out.Contested = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
+	p.owners = ownersOf(d.Peers[:min(len(d.Peers), MaxPeers)], o)
+	p.out.Contested = p.owners.contested()
 	for i := range d.Peers {
 		if i >= MaxPeers {
 			p.problem(d.Peers[i].ClusterID, "left out: limit of %d peers reached (MaxPeers): end a peering", MaxPeers)
@@ -180,8 +180,8 @@ type planner struct {
 	self     Node
 	out      Layout
 	keys     map[PublicKey]string  // the node that has a key
-	current  map[PublicKey]bool    // the keys that are announced as current ones
-	owners   map[PublicKey]string  // the peer that has a key that peers announce
+	homeKeys map[PublicKey]string  // the node of this cluster that uses a key, or will use it next
+	owners   owners                // of the keys that peers announce
 	overlays map[netip.Addr]string // the node that has an overlay address
 	clusters map[string]bool
 	peers    []Peer         // their parts that can be used
@@ -297,7 +297,7 @@ func (p *planner) node(n Node) {
 		p.problem("", "node %s is left out: %v", n.Name, err)
 		return
 	}
-	use, next, former := p.keysInUse(overlay, n.PublicKey, n.NextKey)
+	use, next, former := p.keysInUse(overlay, n.PublicKey, n.NextKey, p.homeKeys[n.NextKey] == n.Name)
 	p.keys[n.PublicKey], p.keys[use], p.overlays[overlay] = "node "+n.Name, "node "+n.Name, "node "+n.Name
 	w := &WireGuardPeer{
 		PublicKey: use, NextKey: next, FormerKey: former, Endpoints: slices.Clone(n.Endpoints), Keepalive: keepalive,
@@ -441,11 +441,11 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	}
 	// Only a gateway with another's key is left out.
 	gateways := slices.DeleteFunc(slices.Clone(q.Gateways), func(g Gateway) bool {
-		if owner := p.owners[g.PublicKey]; owner != q.ClusterID {
+		if owner := p.owners.of(g.PublicKey); owner != q.ClusterID {
 			p.problem(q.ClusterID, "gateway %s is left out: cluster %s announces the same WireGuard key; the one that completes a handshake has it", g.Node, owner)
 			return true
 		}
-		if who, dup := p.keys[g.PublicKey]; dup {
+		if who := p.has(g.PublicKey); who != "" {
 			p.problem(q.ClusterID, "gateway %s is left out: it announces the WireGuard key of %s", g.Node, who)
 			return true
 		}
@@ -458,7 +458,7 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	for _, g := range gateways {
 		overlay := GatewayOverlay(q, g)
 		who := "gateway " + g.Node + " of " + q.ClusterID
-		use, next, former := p.keysInUse(overlay, g.PublicKey, g.NextKey)
+		use, next, former := p.keysInUse(overlay, g.PublicKey, g.NextKey, p.free(q.ClusterID, overlay, g.NextKey))
 		p.keys[g.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 		w := &WireGuardPeer{
 			PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
@@ -471,65 +471,6 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 		p.remote = append(p.remote, w)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
 	}
-}
-
-// keysInUse returns which of its two keys a node uses, and the other one: as the next or the former.
-// A next key that another node announces as its current one is ignored.
-func (p *planner) keysInUse(overlay netip.Addr, key, next PublicKey) (use, following, former PublicKey) {
-	_, taken := p.keys[next]
-	switch {
-	case next.IsZero() || next == key || taken || p.current[next]:
-		return key, PublicKey{}, PublicKey{}
-	case p.o.InUse[overlay] == next:
-		return next, PublicKey{}, key
-	}
-	return key, next, PublicKey{}
-}
-
-// currentKeys returns the keys that nodes and gateways announce as their current ones.
-func currentKeys(d Desired) map[PublicKey]bool {
-	out := map[PublicKey]bool{}
-	for _, n := range d.Nodes {
-		out[n.PublicKey] = true
-	}
-	for _, q := range d.Peers {
-		for _, g := range q.Gateways {
-			out[g.PublicKey] = true
-		}
-		for _, n := range q.Nodes {
-			out[n.PublicKey] = true
-		}
-	}
-	return out
-}
-
-// owners returns, by the key of a gateway or of a node with a direct tunnel, the peer that
-// has it: the one that has proven it, else each of those that announce it in turn.
-func owners(peers []Peer, o Observed) (out map[PublicKey]string, contested bool) {
-	claims := map[PublicKey][]string{}
-	claim := func(key PublicKey, cluster string) {
-		if c := claims[key]; !slices.Contains(c, cluster) {
-			claims[key] = append(c, cluster)
-		}
-	}
-	for _, q := range peers {
-		for _, g := range q.Gateways {
-			claim(g.PublicKey, q.ClusterID)
-		}
-	}
-	for _, d := range o.Direct {
-		claim(d.PublicKey, d.Cluster)
-	}
-	out = make(map[PublicKey]string, len(claims))
-	for key, by := range claims {
-		if slices.Contains(by, o.Proven[key]) {
-			out[key] = o.Proven[key]
-			continue
-		}
-		out[key] = by[o.Turn%uint64(len(by))]
-		contested = contested || len(by) > 1
-	}
-	return out, contested
 }
 
 // closed returns the pool without the prefixes that the home cluster or other programs on the node use.

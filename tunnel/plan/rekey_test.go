@@ -70,7 +70,7 @@ func TestANextKeyTakesNoOtherKey(t *testing.T) {
 					d.Peers[i].Gateways[0].NextKey = next
 				}
 			}
-			got, err := Plan(d, Observed{InUse: map[netip.Addr]PublicKey{Overlay("away", "x"): next}})
+			got, err := Plan(d, Observed{InUse: map[netip.Addr]PublicKey{Overlay("away", "x"): next}, Proven: map[PublicKey]string{{66}: "thief"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,5 +95,80 @@ func TestANextKeyTakesNoOtherKey(t *testing.T) {
 	}
 	if keys[PublicKey{22}] != "worker" || keys[PublicKey{3}] != "x" {
 		t.Errorf("keys are %v", keys)
+	}
+}
+
+// TestANextKeyIsItsNodesWhoeverElseAnnouncesIt: next keys are announced to all peers. One of them that announces
+// another's, as its own key or as its next one, changes nothing for that node, before it uses the key, while it
+// begins to and after that.
+func TestANextKeyIsItsNodesWhoeverElseAnnouncesIt(t *testing.T) {
+	victim, worker, thiefs := Overlay("away", "x"), Overlay("home", "worker"), Overlay("thief", "own")
+	uses := func(more ...netip.Addr) map[netip.Addr]PublicKey {
+		out := map[netip.Addr]PublicKey{victim: {33}, worker: {22}}
+		for _, overlay := range more { // of which the thief made this node believe so
+			out[overlay] = PublicKey{33}
+		}
+		return out
+	}
+	proven := map[PublicKey]string{{33}: "away"}
+	for name, o := range map[string]Observed{
+		"before it is used":                  {},
+		"before it is used, in another turn": {Turn: 1},
+		"just followed":                      {InUse: uses()},
+		"just followed, in another turn":     {InUse: uses(), Turn: 1},
+		"after a handshake":                  {InUse: uses(), Proven: proven},
+		"after a handshake, seen for both":   {InUse: uses(thiefs), Proven: proven},
+	} {
+		for what, steal := range map[string]func(*Peer){
+			"a gateway's as the current one":    func(q *Peer) { q.Gateways[1].PublicKey = PublicKey{33} },
+			"a gateway's as the next one":       func(q *Peer) { q.Gateways[0].NextKey = PublicKey{33} },
+			"a home node's as the current one":  func(q *Peer) { q.Gateways[1].PublicKey = PublicKey{22} },
+			"a home node's as the next one":     func(q *Peer) { q.Gateways[0].NextKey = PublicKey{22} },
+			"with the overlay of the gateway":   func(q *Peer) { q.Gateways[1].NextKey, q.Gateways[1].Overlay = PublicKey{33}, victim },
+			"with the overlay of the home node": func(q *Peer) { q.Gateways[1].NextKey, q.Gateways[1].Overlay = PublicKey{22}, worker },
+		} {
+			for _, first := range []bool{true, false} {
+				d := home("gw")
+				d.Nodes[1].NextKey, d.Peers[0].Gateways[0].NextKey = PublicKey{22}, PublicKey{33}
+				honest, err := Plan(d, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other := thief(PublicKey{77})
+				steal(&other)
+				d.Peers = append(d.Peers, other)
+				if first {
+					slices.Reverse(d.Peers)
+				}
+				got, err := Plan(d, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(got.Peers, func(w WireGuardPeer) bool { return w.Cluster == "thief" && w.PublicKey == PublicKey{66} }) {
+					t.Errorf("%s, %s: the gateway with a key of its own is not a peer", name, what)
+				}
+				if diff := cmp.Diff(honest.Peers, leave(got, other).Peers, compareAddrs()); diff != "" {
+					t.Errorf("%s, %s, it comes first: %v (-before +after):\n%s", name, what, first, diff)
+				}
+			}
+		}
+	}
+}
+
+// TestAKeyInUseIsNotAnothersNextKey: a node cannot take the key of a gateway by announcing it as its next one, and
+// once that key is announced it is its gateway's in each turn.
+func TestAKeyInUseIsNotAnothersNextKey(t *testing.T) {
+	for turn := range uint64(3) {
+		d := home("gw")
+		other := thief(PublicKey{77})
+		other.Gateways[0].NextKey = PublicKey{3}
+		d.Peers = []Peer{other, d.Peers[0]}
+		got, err := Plan(d, Observed{Turn: turn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(got.Peers, func(w WireGuardPeer) bool { return w.PublicKey == PublicKey{3} }); i < 0 || got.Peers[i].Cluster != "away" || got.Contested {
+			t.Errorf("turn %d: %+v", turn, got.Peers)
+		}
 	}
 }

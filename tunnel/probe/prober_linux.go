@@ -90,11 +90,13 @@ type Prober struct {
 	problem string
 	// replaces is the tag of this node's next key while it asks others to follow. busy says that it
 	// follows no other node for a moment; waits is since when it waited until it follows none, and waited when
-	// that last was so. due is called with the time at which to follow one.
+	// that last was so. due is called with the time at which to follow one, promised says which node is followed
+	// to a key.
 	replaces      KeyTag
 	busy          bool
 	waits, waited time.Time
 	due           func(at time.Time)
+	promised      map[KeyTag]netip.Addr
 }
 
 // New returns a prober on a device and a UDP port. It calls poke when something changed, hurry
@@ -103,7 +105,8 @@ type Prober struct {
 func New(device string, port int, poke, hurry func(), due func(at time.Time)) *Prober {
 	return &Prober{
 		device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), tracked: map[netip.Addr]*trackedTarget{},
-		ends: newEnds(port, poke),
+		promised: map[KeyTag]netip.Addr{},
+		ends:     newEnds(port, poke),
 	}
 }
 
@@ -140,6 +143,7 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 			delete(p.tracked, a)
 		}
 	}
+	p.settleLocked()
 	datagrams := encodeClaims(claims)
 	if !equalDatagrams(datagrams, p.claims) {
 		p.claims, soon = datagrams, true

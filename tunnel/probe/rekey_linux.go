@@ -8,7 +8,8 @@ import (
 
 // rekeying is the state of the messages between this node and another about keys.
 type rekeying struct {
-	// follow is when to use the other node's next key as its current one, off when that node last called it off.
+	// follow is when to use the other node's next key as its current one. Its time is zero once that was done,
+	// and it is cleared when the targets are set after that. off is when that node last called it off.
 	follow Follow
 	off    time.Time
 	// confirmed is the key of this node that the other one last confirmed to follow, at confirmedAt.
@@ -36,12 +37,12 @@ func (p *Prober) receiveRekey(from netip.Addr, r rekey, now time.Time) {
 	switch r.kind {
 	case rekeyAsk:
 		follow, ok := k.follow.asked(r, s.target.NextKey, now)
-		if !ok || r.in > 0 && (p.busy || now.Sub(k.off) < rekeyOffPause) {
+		if !ok || r.in > 0 && (p.busy || now.Sub(k.off) < rekeyOffPause || p.isPromised(from, r.key)) {
 			return
 		}
 		p.write(from, rekey{kind: rekeyFollow, in: r.in, key: r.key}.encode())
 		if follow != k.follow {
-			k.follow = follow
+			k.follow, p.promised[r.key] = follow, from
 			p.due(follow.At)
 		}
 	case rekeyFollow:
@@ -51,6 +52,26 @@ func (p *Prober) receiveRekey(from netip.Addr, r rekey, now time.Time) {
 	case rekeyOff:
 		if r.key == k.follow.Key && !k.follow.At.IsZero() {
 			k.follow, k.off = Follow{}, now
+		}
+	}
+}
+
+// isPromised reports whether this node is about to follow another one to the same key, or has just done so. Then
+// it cannot follow a second one, and must not confirm that it will.
+func (p *Prober) isPromised(from netip.Addr, key KeyTag) bool {
+	other := p.promised[key]
+	s := p.tracked[other]
+	return other != from && s != nil && s.rekey.follow.Key == key
+}
+
+// settleLocked forgets whom this node has followed: the targets show what came of it.
+func (p *Prober) settleLocked() {
+	clear(p.promised)
+	for a, s := range p.tracked {
+		if s.rekey.follow.At.IsZero() {
+			s.rekey.follow = Follow{}
+		} else {
+			p.promised[s.rekey.follow.Key] = a
 		}
 	}
 }
@@ -133,7 +154,7 @@ func (p *Prober) Due(now time.Time) (due []netip.Addr, next time.Time) {
 		case at.IsZero():
 		case !at.After(now):
 			due = append(due, a)
-			s.rekey.follow = Follow{}
+			s.rekey.follow.At = time.Time{}
 		case next.IsZero() || at.Before(next):
 			next = at
 		}

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -122,6 +123,36 @@ func TestPatienceWithOtherNodesBeginsAgain(t *testing.T) {
 			t.Errorf("it does not wait at %v", at)
 		}
 		p.Due(at.Add(time.Minute))
+	}
+}
+
+// Two nodes that announce the same next key are followed one after the other: one of them may not have it, and the
+// other one must not be promised what this node cannot do then.
+func TestOnlyOneNodeIsFollowedToAKeyAtATime(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	honest, other, third := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::3")
+	key := KeyTagOf(plan.PublicKey{1})
+	p := New("d", 1, func() {}, func() {}, func(time.Time) {})
+	targets := []Target{{Overlay: honest, NextKey: key}, {Overlay: other, NextKey: key}, {Overlay: third, NextKey: KeyTag{9}}}
+	p.Set(netip.Addr{}, 0, targets, nil)
+	ask := func(from netip.Addr, key KeyTag) {
+		p.receiveRekey(from, rekey{kind: rekeyAsk, in: 300 * time.Millisecond, key: key}, now)
+	}
+	ask(honest, key)
+	ask(other, key)
+	ask(third, KeyTag{9})
+	now = now.Add(time.Second)
+	if due, _ := p.Due(now); !slices.Equal(due, []netip.Addr{honest, third}) {
+		t.Errorf("followed are %v", due)
+	}
+	ask(other, key) // the device is being changed
+	if due, _ := p.Due(now.Add(time.Second)); len(due) > 0 {
+		t.Errorf("after it was followed, and before it shows: %v", due)
+	}
+	p.Set(netip.Addr{}, 0, targets, nil) // it did not use the key
+	ask(other, key)
+	if due, _ := p.Due(now.Add(time.Second)); !slices.Equal(due, []netip.Addr{other}) {
+		t.Errorf("followed later are %v", due)
 	}
 }
 
