@@ -26,7 +26,7 @@ func Text(s string, n int) string {
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}
-	return s[:n]
+	return strings.Clone(s[:n]) // so that the rest of a long text is not kept with it
 }
 
 // Characters of names.
