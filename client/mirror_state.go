@@ -226,25 +226,59 @@ func newMirrorState() *mirrorState {
 	}
 }
 
+// record returns the record of an object, under the name by which it became known.
 func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
 	k := keyOf(ref)
 	r, ok := s.records[k]
 	if !ok {
 		r = &mirrorRecord{ref: ref}
 		s.records[k] = r
-		switch ref.Kind {
-		case peering.KindNamespace:
-			s.spaces[ref.Name] = k
-		case peering.KindPod:
-			n := podNameOf(ref)
-			if s.names[n] == nil {
-				s.names[n] = make(map[mirrorKey]struct{}, 1)
-			}
-			s.names[n][k] = struct{}{}
-		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy, peering.KindClaim:
-		}
+		s.enterName(k, ref)
 	}
 	return r
+}
+
+// recordOfHome returns the record of an object of home, under home's name for it: a provider may have named it
+// otherwise.
+func (s *mirrorState) recordOfHome(ref peering.ObjectRef) *mirrorRecord {
+	k, r := keyOf(ref), s.record(ref)
+	if r.ref != ref {
+		s.leaveLine(r.ref)
+		s.leaveName(k, r.ref)
+		r.ref = ref
+		s.enterName(k, ref)
+		s.touch(k)
+	}
+	return r
+}
+
+// enterName has an object be found by its name.
+func (s *mirrorState) enterName(k mirrorKey, ref peering.ObjectRef) {
+	switch ref.Kind {
+	case peering.KindNamespace:
+		s.spaces[ref.Name] = k
+	case peering.KindPod:
+		n := podNameOf(ref)
+		if s.names[n] == nil {
+			s.names[n] = make(map[mirrorKey]struct{}, 1)
+		}
+		s.names[n][k] = struct{}{}
+	case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy, peering.KindClaim:
+	}
+}
+
+// leaveName has an object no longer be found by a name.
+func (s *mirrorState) leaveName(k mirrorKey, ref peering.ObjectRef) {
+	switch {
+	case ref.Kind == peering.KindNamespace && s.spaces[ref.Name] == k:
+		delete(s.spaces, ref.Name)
+	case ref.Kind == peering.KindPod:
+		n := podNameOf(ref)
+		delete(s.names[n], k)
+		if len(s.names[n]) == 0 {
+			delete(s.names, n)
+		}
+	}
 }
 
 // podName is a name that only one pod at a time can have.
@@ -288,16 +322,7 @@ func (s *mirrorState) forget(k mirrorKey) {
 	delete(s.dirty, k)
 	delete(s.waiting, k)
 	s.leaveLine(r.ref)
-	switch {
-	case r.ref.Kind == peering.KindNamespace && s.spaces[r.ref.Name] == k:
-		delete(s.spaces, r.ref.Name)
-	case r.ref.Kind == peering.KindPod:
-		n := podNameOf(r.ref)
-		delete(s.names[n], k)
-		if len(s.names[n]) == 0 {
-			delete(s.names, n)
-		}
-	}
+	s.leaveName(k, r.ref)
 }
 
 func (s *mirrorState) touch(k mirrorKey) {
@@ -347,7 +372,7 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 		return refusal
 	}
 	s.unbar(keyOf(o.Ref))
-	r := s.record(o.Ref)
+	r := s.recordOfHome(o.Ref)
 	if o.Ref.Kind == peering.KindNamespace {
 		s.spaces[o.Ref.Name] = keyOf(o.Ref)
 	}
@@ -367,7 +392,7 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 
 func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
 	s.unbar(keyOf(ref))
-	r := s.record(ref)
+	r := s.recordOfHome(ref)
 	if r.unwant && equalGrace(r.grace, grace) {
 		return
 	}
@@ -391,7 +416,7 @@ func equalGrace(a, b *int64) bool {
 
 // markRan records that the provider once ran the pod.
 func (s *mirrorState) markRan(ref peering.ObjectRef) {
-	r := s.record(ref)
+	r := s.recordOfHome(ref)
 	r.ran, r.marked = true, !r.want && !r.unwant
 	s.touch(keyOf(ref))
 }
@@ -562,7 +587,7 @@ func (s *mirrorState) namespaceOpen(r *mirrorRecord) bool {
 		return false
 	}
 	ns := s.records[k]
-	return ns.want && !ns.held && !ns.refused
+	return ns != nil && ns.want && !ns.held && !ns.refused
 }
 
 // plan returns the steps to do now, in order, and when to call it again at the latest (zero: when

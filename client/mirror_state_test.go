@@ -207,6 +207,48 @@ func TestAPodWaitsForTheAckOfItsNamespace(t *testing.T) {
 	}
 }
 
+// A provider names what it holds, and may name it otherwise than home does.
+func TestANamespaceThatTheProviderNamesOtherwiseIsHomes(t *testing.T) {
+	for _, known := range []string{"wanted", "unwanted"} {
+		s := newMirrorState()
+		s.setReady()
+		s.connect()
+		s.hold(peering.Held{Ref: testRef(peering.KindNamespace, "x", "n")})
+		s.hold(peering.Held{Ref: testRef(peering.KindPod, "y", "p")})
+		s.sync(t0.Add(-mirrorLastWait))
+		ns := peering.Object{Ref: testRef(peering.KindNamespace, "shop", "n"), JSON: []byte("{}")}
+		pod := peering.Object{Ref: testRef(peering.KindPod, "web", "p"), JSON: []byte("{}")}
+		if known == "wanted" {
+			s.want(ns)
+			s.want(pod)
+			for _, st := range stepsOf(s.plan(t0)) {
+				if st.kind != stepApply || st.ref != st.object.Ref {
+					t.Errorf("of %s there is step %d", st.ref, st.kind)
+				}
+				s.ack(peering.Ack{Ref: st.ref, Hash: st.object.Hash()}, t0)
+			}
+		}
+		s.unwantObject(pod.Ref, nil)
+		s.unwantObject(ns.Ref, nil)
+		for _, st := range stepsOf(s.plan(t0)) {
+			if st.kind != stepDelete || st.ref != ns.Ref && st.ref != pod.Ref {
+				t.Errorf("%s: of %s there is step %d, want deletes by home's names", known, st.ref, st.kind)
+			}
+			s.ack(peering.Ack{Ref: st.ref}, t0)
+		}
+		s.podStatus(peering.PodStatus{Ref: pod.Ref, Gone: true}, t0)
+		s.plan(t0)
+		if len(s.records) != 0 || len(s.spaces) != 0 || len(s.names) != 0 {
+			t.Errorf("%s: %d records, %v and %v are left", known, len(s.records), s.spaces, s.names)
+		}
+		// A provider may report a pod of the namespace that home does not offload any longer.
+		s.podStatus(peering.PodStatus{Ref: testRef(peering.KindPod, "late", "l")}, t0)
+		s.plan(t0)
+	}
+}
+
+func stepsOf(steps []mirrorStep, _ time.Time) []mirrorStep { return steps }
+
 // TestADeleteOfAVolumeIsAlwaysAcknowledged deletes a volume that the provider does not list: the
 // caller waits for the acknowledgement.
 func TestADeleteOfAVolumeIsAlwaysAcknowledged(t *testing.T) {
