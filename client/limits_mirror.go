@@ -49,8 +49,13 @@ const (
 	// mirrorOrphanInterval is the pause before the handler is asked again whether an orphan may be
 	// deleted.
 	mirrorOrphanInterval = time.Minute
-	// mirrorMaxMessage is the largest message accepted from a provider.
-	mirrorMaxMessage = wire.MaxStatusBytes + 64<<10
+	// mirrorMaxMessage is the largest message read from a provider. A larger one ends the stream, so it
+	// has room for a whole pod: a provider of an earlier version sends its status as it is.
+	mirrorMaxMessage = wire.MaxOffloadMessage
+	// mirrorMaxComplaints is how many lines are logged at once about statuses that cannot be read, and
+	// mirrorComplainAgain how often one more is.
+	mirrorMaxComplaints = 20
+	mirrorComplainAgain = time.Minute
 )
 
 // admits returns why an object may not be wanted, if so.

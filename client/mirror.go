@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -72,6 +73,8 @@ type Mirror struct {
 
 	// calls serialises the handler's calls.
 	calls sync.Mutex
+	// complain limits the log lines that a provider can cause.
+	complain rate.Sometimes
 }
 
 // NewMirror returns a Mirror that does nothing until Run.
@@ -94,6 +97,8 @@ func NewMirror(cfg MirrorConfig) (*Mirror, error) {
 		client: ententev1.NewOffloadServiceClient(cfg.Conn),
 		state:  newMirrorState(),
 		wake:   make(chan struct{}, 1),
+
+		complain: rate.Sometimes{First: mirrorMaxComplaints, Interval: mirrorComplainAgain},
 	}, nil
 }
 
@@ -296,19 +301,7 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 			m.call(func(h MirrorHandler) { h.Ack(ack) })
 		}
 	case *ententev1.SyncResponse_Status_:
-		status, err := wire.PodStatusFrom(x.Status)
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		hear := m.state.podStatus(status, time.Now())
-		m.mu.Unlock()
-		if status.Gone || !hear {
-			m.poke()
-		}
-		if hear {
-			m.call(func(h MirrorHandler) { h.PodStatus(status) })
-		}
+		m.receiveStatus(x.Status)
 	case *ententev1.SyncResponse_Event_:
 		event, err := wire.PodEventFrom(x.Event)
 		if err != nil {
@@ -328,6 +321,31 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 	}
 	// Any other message is of a later version, and is ignored.
 	return nil
+}
+
+// receiveStatus handles a pod's status. One that cannot be read concerns its pod alone: a user or a kubelet may have
+// caused it, and the stream is that of all pods of the contract.
+func (m *Mirror) receiveStatus(x *ententev1.SyncResponse_Status) {
+	status, err := wire.PodStatusFrom(x)
+	if err != nil {
+		end, usable := wire.PodEndFrom(x)
+		if !laterKind(err) {
+			m.complain.Do(func() { m.cfg.Log.Warn("invalid pod status", "ref", end.Ref.String(), "err", wire.Response(err)) })
+		}
+		if !usable {
+			return
+		}
+		status = end
+	}
+	m.mu.Lock()
+	hear := m.state.podStatus(status, time.Now())
+	m.mu.Unlock()
+	if status.Gone || !hear {
+		m.poke()
+	}
+	if hear {
+		m.call(func(h MirrorHandler) { h.PodStatus(status) })
+	}
 }
 
 // sendLoop does what the state plans, whenever something changed.

@@ -735,9 +735,11 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	local := n.localPod(s.Ref.UID)
 	if local != nil {
 		s.Ref = podRef(local) // this cluster names its pods
+		podstatus.Trim(remote, &local.Spec)
 	}
+	size := podstatus.Bytes(remote, len(s.Status))
 	n.mu.Lock()
-	if st := n.state[s.Ref.UID]; local == nil && (st == nil || n.unknown.has(s.Ref.UID)) && !n.unknown.admit(s.Ref.UID, len(s.Status)) {
+	if st := n.state[s.Ref.UID]; local == nil && (st == nil || n.unknown.has(s.Ref.UID)) && !n.unknown.admit(s.Ref.UID, size) {
 		n.unknown.forget(s.Ref.UID)
 		delete(n.state, s.Ref.UID)
 		n.mu.Unlock()

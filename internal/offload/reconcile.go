@@ -2,7 +2,6 @@ package offload
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/peering"
 )
@@ -456,9 +456,9 @@ func (p *Provider) recordPod(ctx context.Context, o *api.OffloadedPod, pod *core
 }
 
 func keepStatus(o *api.OffloadedPod, s corev1.PodStatus) error {
-	raw, err := json.Marshal(s)
+	raw, err := podstatus.Encode(&s)
 	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
+		return err //nolint:wrapcheck // it says what it is about
 	}
 	o.Status.PodStatus = &runtime.RawExtension{Raw: raw}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/peering"
 )
@@ -97,7 +98,7 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 	default:
 		return peering.PodStatus{}, false
 	}
-	b, err := json.Marshal(status)
+	b, err := podstatus.Encode(&status)
 	if err != nil {
 		return peering.PodStatus{}, false
 	}

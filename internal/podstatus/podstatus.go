@@ -50,7 +50,10 @@ func clean(in *corev1.PodStatus) *corev1.PodStatus {
 	m := messages{left: MaxMessagesBytes}
 	out := &corev1.PodStatus{
 		Phase: in.Phase, Reason: peering.Text(in.Reason, MaxReasonBytes), Message: m.take(in.Message, MaxMessageBytes),
-		StartTime: in.StartTime, PodIP: in.PodIP, PodIPs: in.PodIPs[:min(len(in.PodIPs), maxPodIPs)],
+		StartTime: in.StartTime, PodIP: peering.Text(in.PodIP, maxAddressBytes),
+	}
+	for _, ip := range in.PodIPs[:min(len(in.PodIPs), maxPodIPs)] {
+		out.PodIPs = append(out.PodIPs, corev1.PodIP{IP: peering.Text(ip.IP, maxAddressBytes)})
 	}
 	for _, c := range in.Conditions {
 		if !takenCondition(c.Type) && !unscheduled(&c) || Condition(out.Conditions, c.Type) != nil {
@@ -66,9 +69,15 @@ func clean(in *corev1.PodStatus) *corev1.PodStatus {
 			Reason: peering.Text(c.Reason, MaxReasonBytes), Message: m.take(c.Message, MaxMessageBytes),
 		})
 	}
-	out.InitContainerStatuses = cleanContainers(in.InitContainerStatuses, &m)
-	out.ContainerStatuses = cleanContainers(in.ContainerStatuses, &m)
-	out.EphemeralContainerStatuses = cleanContainers(in.EphemeralContainerStatuses, &m)
+	room := maxContainerStatuses
+	for _, l := range []struct{ in, out *[]corev1.ContainerStatus }{
+		{&in.InitContainerStatuses, &out.InitContainerStatuses},
+		{&in.ContainerStatuses, &out.ContainerStatuses},
+		{&in.EphemeralContainerStatuses, &out.EphemeralContainerStatuses},
+	} {
+		*l.out = cleanContainers((*l.in)[:min(len(*l.in), room)], &m)
+		room -= len(*l.out)
+	}
 	return out
 }
 
@@ -101,7 +110,7 @@ func cleanContainers(in []corev1.ContainerStatus, m *messages) []corev1.Containe
 		sizes, allocated := podspec.SizesOf(c)
 		out = append(out, corev1.ContainerStatus{
 			Resources: sizes, AllocatedResources: allocated,
-			Name: c.Name, Ready: c.Ready, RestartCount: max(c.RestartCount, 0), Started: c.Started,
+			Name: peering.Text(c.Name, maxNameBytes), Ready: c.Ready, RestartCount: max(c.RestartCount, 0), Started: c.Started,
 			State: cleanState(c.State, m), LastTerminationState: cleanState(c.LastTerminationState, m),
 			Image: peering.Text(c.Image, maxImageBytes), ImageID: peering.Text(c.ImageID, maxImageBytes),
 			ContainerID: peering.Text(c.ContainerID, MaxReasonBytes),

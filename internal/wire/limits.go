@@ -32,8 +32,8 @@ const (
 const (
 	// MaxObjectBytes is the largest object, as JSON. An API server has the same limit.
 	MaxObjectBytes = 1536 << 10
-	// MaxStatusBytes is the largest PodStatus, as JSON. One of a pod with a
-	// hundred containers stays below.
+	// MaxStatusBytes is the largest PodStatus, as JSON. A provider sends only the parts that home
+	// uses, which have less for any pod that it accepts.
 	MaxStatusBytes = 512 << 10
 	// MaxObjectNameLen is the longest name of an object.
 	MaxObjectNameLen = 253

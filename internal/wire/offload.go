@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -310,6 +311,24 @@ func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) 
 		s.Status = m.GetStatus()
 	}
 	return s, nil
+}
+
+// PodEndFrom reads what can be used of a pod's status that PodStatusFrom refuses, as an older provider may send
+// it: that the pod is gone, and its phase if that is final. It returns false if there is neither.
+func PodEndFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, bool) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil || ref.Kind != peering.KindPod {
+		return peering.PodStatus{}, false
+	}
+	s := peering.PodStatus{Ref: ref, Gone: m.GetGone()}
+	var status struct {
+		Phase string `json:"phase"`
+	}
+	if json.Unmarshal(m.GetStatus(), &status) != nil || status.Phase != "Succeeded" && status.Phase != "Failed" {
+		return s, s.Gone
+	}
+	s.Status = []byte(`{"phase":"` + status.Phase + `"}`)
+	return s, true
 }
 
 // PodEventTo writes an event, with its texts cut to what the other side accepts.
