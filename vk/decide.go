@@ -16,7 +16,7 @@ const (
 	stepRefuse
 	// stepWait waits for what the pod refers to.
 	stepWait
-	// stepHold keeps a pod at home while the node takes no new ones.
+	// stepHold keeps a pod at home while the provider gets no new ones of its namespace.
 	stepHold
 	// stepWant wants the pod, and shows the provider's status of it.
 	stepWant
@@ -47,7 +47,7 @@ type podFacts struct {
 	offloading ternary // whether its namespace is offloaded
 	portable   bool    // it can run in another cluster
 	complete   bool    // what it has to refer to is there
-	closed     bool    // the node takes no new pods
+	closed     bool    // no new pods of its namespace are sent
 	fenced     bool    // the provider is silent, and has stopped the pod as agreed
 
 	// Of the provider:

@@ -18,8 +18,8 @@ func TestDecidePod(t *testing.T) {
 	}{
 		"a new pod is wanted":                                                {local, stepWant},
 		"a pod without its references waits":                                 {with(func(f *podFacts) { f.complete = false }), stepWait},
-		"a new pod stays at home while the node takes none":                  {with(func(f *podFacts) { f.closed = true }), stepHold},
-		"a pod that runs goes on while the node takes no new ones":           {with(func(f *podFacts) { f.closed, f.taken = true, true }), stepWant},
+		"a new pod stays at home while its namespace is closed":              {with(func(f *podFacts) { f.closed = true }), stepHold},
+		"a pod that runs goes on while its namespace is closed":              {with(func(f *podFacts) { f.closed, f.taken = true, true }), stepWant},
 		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.taken = false, true }), stepWant},
 		"after a restart a running pod does not wait":                        {with(func(f *podFacts) { f.complete, f.recorded = false, true }), stepWant},
 		"a foreign pod is not applicable":                                    {with(func(f *podFacts) { f.offloading = no }), stepNotApplicable},

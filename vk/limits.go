@@ -54,10 +54,10 @@ const (
 	// managedFieldsBytes is added to the size of a pod for its managed fields.
 	managedFieldsBytes = 2 << 10
 
-	// A pod counts as a loss if the provider loses it, or ends it unasked, within youngPod of
-	// taking it. Each lossForgiven, one loss is forgiven. At maxLosses the node takes no new pods
-	// for minLossPause, which doubles up to maxLossPause each time that lossesAgain more are lost;
-	// after lossesForgotten without a loss, all are forgotten.
+	// A pod counts as a loss of its namespace if the provider loses it, or ends it unasked, within
+	// youngPod of taking it. Each lossForgiven, one loss is forgiven. At maxLosses the provider gets
+	// no new pods of the namespace for minLossPause, which doubles up to maxLossPause each time that
+	// lossesAgain more are lost; after lossesForgotten without a loss, all are forgotten.
 	youngPod        = 10 * time.Minute
 	maxLosses       = 10
 	lossForgiven    = time.Minute
@@ -65,6 +65,11 @@ const (
 	minLossPause    = time.Minute
 	maxLossPause    = 30 * time.Minute
 	lossesForgotten = time.Hour
+	// The node takes no new pods at all while maxClosedNamespaces are closed because they lose pods, or
+	// all that are offloaded where these are fewer. Its condition names maxClosedShown of them: a restart
+	// of the agent opens the others.
+	maxClosedNamespaces = 3
+	maxClosedShown      = 32
 
 	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of LossGrace, LossGraceTunnel
 	// and StartGrace in a Config: how long the node stays Ready after its provider is lost, while the tunnel

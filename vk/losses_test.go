@@ -3,6 +3,8 @@ package vk
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,15 +20,36 @@ import (
 // churn is a controller at home: it makes a pod, and when that failed the next.
 func (h *home) churn(from, n int, lose func(uid string)) {
 	h.t.Helper()
+	h.churnIn("shop", from, n, lose)
+}
+
+func (h *home) churnIn(namespace string, from, n int, lose func(uid string)) {
+	h.t.Helper()
 	for i := from; i < from+n; i++ {
-		uid := fmt.Sprint("churn", i)
-		h.bind(uid, uid)
+		uid := fmt.Sprint(namespace, "-churn", i)
+		h.bind(uid, uid, in(namespace))
 		lose(uid)
 		h.second()
-		if pod := h.pod(uid); !podstatus.Terminal(pod.Status.Phase) {
+		if pod := h.node.localPod(uid); !podstatus.Terminal(pod.Status.Phase) {
 			h.t.Errorf("pod %s is %s, so nothing would replace it", uid, pod.Status.Phase)
 		}
 	}
+}
+
+func in(namespace string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Namespace = namespace }
+}
+
+// losing returns whether the node is tainted because it loses pods, and its condition about that.
+func (h *home) losing() (tainted bool, losing corev1.NodeCondition) {
+	h.t.Helper()
+	node := h.office()
+	for _, c := range node.Status.Conditions {
+		if c.Type == conditionLosingPods {
+			losing = c
+		}
+	}
+	return slices.Contains(node.Spec.Taints, losingTaint()), losing
 }
 
 // goneAs reports in one message that a pod is gone, and how it ended.
@@ -41,19 +64,23 @@ func (h *home) goneAs(uid string, status corev1.PodStatus) {
 
 func (h *home) wantLosing(losing bool) {
 	h.t.Helper()
-	node := h.office()
-	tainted := false
-	for _, t := range node.Spec.Taints {
-		tainted = tainted || t == losingTaint()
-	}
-	var c corev1.NodeCondition
-	for _, have := range node.Status.Conditions {
-		if have.Type == conditionLosingPods {
-			c = have
-		}
-	}
+	tainted, c := h.losing()
 	if tainted != losing || (c.Status == corev1.ConditionTrue) != losing || h.node.Status().Ready == losing {
 		h.t.Errorf("the node is tainted %v, condition %+v, status %+v; want losing %v", tainted, c, h.node.Status(), losing)
+	}
+}
+
+// wantRuns wants of a new pod of a namespace that it runs, or that it waits.
+func (h *home) wantRuns(namespace, uid string, runs bool) {
+	h.t.Helper()
+	h.bind(uid, uid, in(namespace))
+	pod, phase, reason := h.node.localPod(uid), corev1.PodRunning, ""
+	if !runs {
+		phase, reason = corev1.PodPending, reasonLosingPods
+	}
+	if pod.Status.Phase != phase || pod.Status.Reason != reason || h.remote.holds(uid) != runs {
+		h.t.Errorf("a new pod of namespace %s is %s %q, the provider has it: %v; want %s %q",
+			namespace, pod.Status.Phase, pod.Status.Reason, h.remote.holds(uid), phase, reason)
 	}
 }
 
@@ -106,6 +133,109 @@ func TestNodeThatLosesPodsTakesNoNewOnesForAWhile(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a pod's own spec says can end it soon, such as a deadline or the size of a volume. Its namespace cannot keep the
+// pods of others away from the provider by that, though a provider can be to blame for all of it.
+func TestNamespaceThatLosesPodsHoldsNoPodsOfOthers(t *testing.T) {
+	atHome(t, func(h *home) {
+		var spaces []Namespace
+		for _, name := range []string{"shop", "bank", "club", "dock"} {
+			spaces = append(spaces, Namespace{Name: name, UID: "ns-of-" + name, Mapping: "Suffixed"})
+		}
+		h.offload(spaces...)
+		end := func(uid string) {
+			h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded"})
+		}
+		wantClosed := func(tainted bool, names ...string) {
+			t.Helper()
+			is, c := h.losing()
+			if is != tainted || h.node.Status().Ready == tainted || c.Status != corev1.ConditionTrue {
+				t.Errorf("the node is tainted %v, condition %+v, status %+v; want tainted %v", is, c, h.node.Status(), tainted)
+			}
+			for _, name := range names {
+				if !strings.Contains(c.Message, name+" (closed for ") {
+					t.Errorf("the message does not name namespace %s: %q", name, c.Message)
+				}
+			}
+		}
+		h.churnIn("shop", 0, maxLosses, end)
+		wantClosed(false, "shop")
+		h.wantRuns("shop", "shop-new", false)
+		h.wantRuns("bank", "bank-new", true)
+		// It goes on as long as its controller does, and is nobody else's matter.
+		for i := range 4 {
+			time.Sleep(minLossPause << i)
+			synctest.Wait()
+			h.churnIn("shop", maxLosses+i*lossesAgain, lossesAgain, end)
+			wantClosed(false, "shop")
+			h.wantRuns("bank", fmt.Sprint("bank-then", i), true)
+		}
+		h.churnIn("bank", 0, maxLosses, h.remote.lose)
+		wantClosed(false, "shop", "bank")
+		h.wantRuns("club", "club-new", true)
+		h.churnIn("club", 0, maxLosses, h.remote.lose)
+		// Most likely it is the provider's fault.
+		wantClosed(true, "shop", "bank", "club")
+		h.wantRuns("club", "club-late", false)
+		h.wantRuns("dock", "dock-new", true) // it was bound before the taint
+		h.stop()
+		h.start()
+		h.remote.connect(true)
+		time.Sleep(repairInterval)
+		synctest.Wait()
+		wantClosed(true, "shop", "bank", "club")
+		h.wantRuns("bank", "bank-late", false)
+		h.wantRuns("dock", "dock-then", true)
+		time.Sleep(maxLossPause)
+		synctest.Wait()
+		h.wantLosing(false)
+		for _, uid := range []string{"shop-new", "bank-late", "club-late"} {
+			if !h.remote.holds(uid) {
+				t.Errorf("pod %s waits though its namespace is open again", uid)
+			}
+		}
+	})
+}
+
+// However many namespaces there are, nothing is replaced without end, whenever the agent is restarted.
+func TestProviderThatLosesEveryPodIsSentFewerAndFewer(t *testing.T) {
+	atHome(t, func(h *home) {
+		names := []string{"shop", "bank", "club", "dock", "exit"}
+		var spaces []Namespace
+		for _, name := range names {
+			spaces = append(spaces, Namespace{Name: name, UID: "ns-of-" + name, Mapping: "Suffixed"})
+		}
+		h.offload(spaces...)
+		last := map[string]string{} // of each namespace, its controller's pod
+		const hours = 6
+		made := 0
+		for minute := range hours * 60 {
+			if minute%120 == 60 {
+				h.stop()
+				h.start()
+				h.remote.connect(true)
+				h.second()
+			}
+			for _, name := range names {
+				for last[name] == "" || h.remote.holds(last[name]) {
+					h.remote.lose(last[name])
+					h.second()
+					made++
+					last[name] = fmt.Sprint(name, made)
+					h.bind(last[name], last[name], in(name))
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		if most := len(names) * (maxLosses + lossesAgain*(5+2*hours)); made > most {
+			t.Errorf("%d pods were made in %d hours, want at most %d", made, hours, most)
+		}
+		if is, c := h.losing(); !is {
+			t.Errorf("the node is not tainted, its condition is %+v", c)
+		}
+	})
 }
 
 // A Job with a policy that ignores disruptions replaces such pods, and counts none.
@@ -167,18 +297,24 @@ func TestNodeThatLosesPodsStaysClosedOverARestart(t *testing.T) {
 
 func TestLossesAreReadBackWithinBounds(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	shut := losses{closed: now.Add(time.Minute), pause: 4 * time.Minute}
+	since := now.Add(-3 * time.Minute)
+	closed := func(until time.Time) *losses {
+		return &losses{since: since, until: until, of: map[string]*namespaceLosses{"shop": {closed: until, pause: 4 * time.Minute}}}
+	}
+	shut := closed(now.Add(time.Minute))
 	for name, tc := range map[string]struct {
 		change        func(*corev1.NodeCondition)
 		closed, pause time.Duration
 	}{
-		"as it was":              {func(*corev1.NodeCondition) {}, time.Minute, 4 * time.Minute},
-		"never":                  {func(c *corev1.NodeCondition) { c.Status = corev1.ConditionFalse }, 0, 0},
-		"another's condition":    {func(c *corev1.NodeCondition) { c.Type = corev1.NodeReady }, 0, 0},
-		"another's words":        {func(c *corev1.NodeCondition) { c.Message = "soon" }, 0, 0},
-		"no words":               {func(c *corev1.NodeCondition) { c.Message = "" }, 0, 0},
-		"longer than any pause":  {func(c *corev1.NodeCondition) { c.Message = (&losses{closed: now.AddDate(1, 0, 0)}).message() }, maxLossPause, maxLossPause},
-		"an end before it began": {func(c *corev1.NodeCondition) { c.LastTransitionTime = metav1.NewTime(now.Add(time.Hour)) }, time.Minute, minLossPause},
+		"as it was":             {func(*corev1.NodeCondition) {}, time.Minute, 4 * time.Minute},
+		"never":                 {func(c *corev1.NodeCondition) { c.Status = corev1.ConditionFalse }, 0, 0},
+		"another's condition":   {func(c *corev1.NodeCondition) { c.Type = corev1.NodeReady }, 0, 0},
+		"another's words":       {func(c *corev1.NodeCondition) { c.Message = "soon" }, 0, 0},
+		"no words":              {func(c *corev1.NodeCondition) { c.Message = "" }, 0, 0},
+		"longer than any pause": {func(c *corev1.NodeCondition) { c.Message = closed(now.AddDate(1, 0, 0)).condition(now).Message }, maxLossPause, 4 * time.Minute},
+		"an endless pause":      {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "4m0s", "9999h") }, time.Minute, maxLossPause},
+		"a negative pause":      {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "4m0s", "-1h") }, time.Minute, minLossPause},
+		"not a time":            {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "until 2", "until x") }, 0, 0},
 	} {
 		c := shut.condition(now)
 		tc.change(&c)
@@ -186,9 +322,10 @@ func TestLossesAreReadBackWithinBounds(t *testing.T) {
 		l.restore(c, now)
 		want := losses{}
 		if tc.closed > 0 {
-			want = losses{count: maxLosses - lossesAgain, at: now.Add(tc.closed), last: now, closed: now.Add(tc.closed), pause: tc.pause}
+			of := namespaceLosses{count: maxLosses - lossesAgain, at: now.Add(tc.closed), last: now, closed: now.Add(tc.closed), pause: tc.pause}
+			want = losses{since: since, until: of.closed, of: map[string]*namespaceLosses{"shop": &of}}
 		}
-		if l != want {
+		if !reflect.DeepEqual(l, want) {
 			t.Errorf("%s: got %+v, want %+v", name, l, want)
 		}
 	}
@@ -223,18 +360,18 @@ func TestLossesThatAreOrdinaryCloseNoNode(t *testing.T) {
 func TestLossesPauseLongerEachTimeAndAreForgotten(t *testing.T) {
 	var l losses
 	now := time.Unix(1_000_000, 0)
-	lose := func() {
-		for !l.add(now) {
+	lose := func() time.Duration {
+		for !l.add("shop", now) {
 			now = now.Add(time.Second)
 		}
+		return l.closed("shop").Sub(now)
 	}
 	for want := minLossPause; ; want *= 2 {
-		lose()
-		if l.pause != min(want, maxLossPause) {
-			t.Fatalf("the pause is %s, want %s", l.pause, min(want, maxLossPause))
+		if got := lose(); got != min(want, maxLossPause) {
+			t.Fatalf("the pause is %s, want %s", got, min(want, maxLossPause))
 		}
-		now = l.closed
-		if l.isClosed(now) {
+		now = l.closed("shop")
+		if len(l.allClosed(now)) > 0 {
 			t.Fatal("it is closed after its end")
 		}
 		if want > 4*maxLossPause {
@@ -242,7 +379,30 @@ func TestLossesPauseLongerEachTimeAndAreForgotten(t *testing.T) {
 		}
 	}
 	now = now.Add(lossesForgotten)
-	if lose(); l.pause != minLossPause {
-		t.Errorf("after a long time without losses the pause is %s", l.pause)
+	if got := lose(); got != minLossPause {
+		t.Errorf("after a long time without losses the pause is %s", got)
+	}
+	now = now.Add(lossesForgotten)
+	if l.add("bank", now); len(l.of) != 1 {
+		t.Errorf("the losses of %d namespaces are remembered, want those of one", len(l.of))
+	}
+}
+
+func TestLossesOfManyNamespacesAreShownInPart(t *testing.T) {
+	var l losses
+	now := time.Unix(1_000_000, 0)
+	for i := range maxClosedShown + 5 {
+		for !l.add(fmt.Sprint("ns-", i), now) {
+			now = now.Add(time.Millisecond)
+		}
+	}
+	c := l.condition(now)
+	if !strings.HasSuffix(c.Message, "), and 5 more") || c.LastTransitionTime.Time.Equal(now) {
+		t.Errorf("the condition is %+v", c)
+	}
+	var again losses
+	again.restore(c, now)
+	if closed := again.allClosed(now); len(closed) != maxClosedShown {
+		t.Errorf("%d namespaces are closed after a restart, want %d", len(closed), maxClosedShown)
 	}
 }

@@ -55,11 +55,15 @@ func (n *Node) Status() Status {
 	now := time.Now()
 	n.mu.Lock()
 	c, _ := n.readiness(now)
-	for _, closed := range []corev1.NodeCondition{n.losses.condition(now), n.excess.condition()} {
-		if c.Status == corev1.ConditionTrue && closed.Status == corev1.ConditionTrue {
-			c = closed
-			c.Status = corev1.ConditionFalse
-		}
+	losing, excess := n.losses.condition(now), n.excess.condition()
+	switch {
+	case c.Status != corev1.ConditionTrue:
+	case n.isLosingPods(now):
+		c = losing
+		c.Status = corev1.ConditionFalse
+	case excess.Status == corev1.ConditionTrue:
+		c = excess
+		c.Status = corev1.ConditionFalse
 	}
 	n.mu.Unlock()
 	s := Status{Ready: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message}
@@ -476,9 +480,9 @@ func (n *Node) repairNode(ctx context.Context) {
 }
 
 // ownTaints returns a node's taints with ours as desired, those of others first.
-func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
+func ownTaints(taints []corev1.Taint, losing bool) []corev1.Taint {
 	ours := []corev1.Taint{virtualNodeTaint()}
-	if closed {
+	if losing {
 		ours = append(ours, losingTaint())
 	}
 	is := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
@@ -496,10 +500,10 @@ func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
 func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
 	n.mu.Lock()
 	draining, wanted, dropped := n.draining, nodeLabels(n.cfg), slices.Clone(n.dropped)
-	closed := n.losses.isClosed(time.Now())
+	losing := n.isLosingPods(time.Now())
 	n.mu.Unlock()
 	spec, labels := map[string]any{}, map[string]any{}
-	if taints := ownTaints(node.Spec.Taints, closed); !equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
+	if taints := ownTaints(node.Spec.Taints, losing); !equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
 		spec["taints"] = taints
 	}
 	if draining && !node.Spec.Unschedulable {
