@@ -45,8 +45,9 @@ type Config struct {
 type KeyStore interface {
 	// Load returns the key that was last saved, or nil.
 	Load() []byte
-	// Save keeps a copy of the key. If it fails the key is used nevertheless.
-	Save(key []byte)
+	// Save keeps a copy of the key. If it fails, [KeyStore.Load] returns no other key either if possible,
+	// and it is called again.
+	Save(key []byte) error
 }
 
 func (c Config) withDefaults() (Config, error) {

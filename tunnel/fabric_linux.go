@@ -322,7 +322,7 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 		p.fail(err)
 	}
 	f.key = privateKey(dev.PrivateKey)
-	f.saveKey(f.key)
+	_ = f.saveKey(f.key) // the store reports it, and the next pass tries again
 	p.link = link
 	p.read(dev)
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
@@ -333,11 +333,16 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 }
 
 // saveKey keeps a key for the next process.
-func (f *Fabric) saveKey(key privateKey) {
-	if f.cfg.Keys != nil && f.saved != key {
-		f.cfg.Keys.Save(key[:])
-		f.saved = key
+func (f *Fabric) saveKey(key privateKey) error {
+	if f.cfg.Keys == nil || f.saved == key {
+		return nil
 	}
+	f.saved = privateKey{}
+	if err := f.cfg.Keys.Save(key[:]); err != nil {
+		return err
+	}
+	f.saved = key
+	return nil
 }
 
 // endpoints are the addresses of all peers that may be dialled.

@@ -194,14 +194,16 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 		return nil, fmt.Errorf("node %s is about to replace its own key", f.nameOf(other))
 	}
 	defer f.prober.EndReplacing()
-	// Others may follow from now on: a node that dies in this moment comes back with the next key,
-	// which they know as well.
-	f.saveKey(f.rekey.next)
 	defer func() {
 		if err != nil || len(missing) > 0 {
-			f.saveKey(f.key)
+			_ = f.saveKey(f.key) // the next pass tries again
 		}
 	}()
+	// Others may follow from now on: a node that dies in this moment comes back with the next key,
+	// which they know as well.
+	if f.saveKey(f.rekey.next) != nil && !regardless {
+		return nil, errors.New("this node cannot save its next key for a restart: the log of its fabric says why")
+	}
 	began := time.Now()
 	at := began.Add(rekeyCountdown)
 	for left := rekeyCountdown; left > rekeyLast; left = time.Until(at) {

@@ -197,7 +197,7 @@ func (n *offlineNode) write(other *offlineNode, confirmed time.Time, edit func(*
 	nodes, tunnels := []v1alpha1.FabricNode{self}, []v1alpha1.Tunnel{tun}
 	secret := map[string][]byte{them: bytes.Repeat([]byte{7}, 32)}
 	s := stateIn(n.t, n.name, filepath.Join(n.directory, "state"), claims, slog.New(slog.DiscardHandler))
-	s.Save(n.key[:])
+	_ = s.Save(n.key[:])
 	s.keep(newSavedPlan(confirmed, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret)))
 }
 

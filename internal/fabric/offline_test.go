@@ -61,7 +61,7 @@ func TestSavedStateCountsUntilTheAPIServerAnswers(t *testing.T) {
 			defer server.Close()
 			directory := filepath.Join(t.TempDir(), "state")
 			before := stateIn(t, "a", directory, ownClaims, slog.New(slog.DiscardHandler))
-			before.Save(make([]byte, 32))
+			_ = before.Save(make([]byte, 32))
 			before.keep(savedFor(time.Now()))
 
 			cfg := Config{Node: "a", Namespace: "entente-system", HealthAddress: "0", Log: slog.New(slog.DiscardHandler)}

@@ -250,7 +250,7 @@ func TestFilesOfANode(t *testing.T) {
 	if s.load() != nil || s.Load() != nil {
 		t.Error("there is something in an empty directory")
 	}
-	s.Save(key)
+	_ = s.Save(key)
 	want() // no tunnel is wanted yet
 	s.keep(savedFor(now))
 	want("key", "plan")
@@ -274,7 +274,7 @@ func TestFilesOfANode(t *testing.T) {
 	if got := next.Load(); !bytes.Equal(got, key) {
 		t.Error("the key is another")
 	}
-	next.Save(bytes.Repeat([]byte{6}, 32))
+	_ = next.Save(bytes.Repeat([]byte{6}, 32))
 	if got := stateIn(t, "a", directory, ownClaims, log).Load(); !bytes.Equal(got, bytes.Repeat([]byte{6}, 32)) {
 		t.Error("the replaced key was not kept")
 	}
@@ -328,4 +328,71 @@ func TestANodeThatCannotKeepItsStateGoesOn(t *testing.T) {
 	if nothing.load() != nil || nothing.stale(time.Now()) || nothing.run(t.Context()) != nil {
 		t.Error("nothing is something")
 	}
+}
+
+// TestAReplacedKeyDoesNotComeBack: the key before may have leaked, and peers do not know it any more.
+func TestAReplacedKeyDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	before, after, log := bytes.Repeat([]byte{5}, 32), bytes.Repeat([]byte{6}, 32), slog.New(slog.DiscardHandler)
+	kept := func(t *testing.T) (s *stateFiles, directory string) {
+		directory = filepath.Join(t.TempDir(), "state")
+		s = stateIn(t, "a", directory, ownClaims, log)
+		if err := s.Save(before); err != nil {
+			t.Fatal(err)
+		}
+		s.keep(savedFor(time.Unix(2e9, 0)))
+		if got := stateIn(t, "a", directory, ownClaims, log).Load(); !bytes.Equal(got, before) {
+			t.Fatal("the first key was not kept")
+		}
+		return s, directory
+	}
+	for name, again := range map[string]func(s *stateFiles){
+		"it is saved when that is possible again": func(s *stateFiles) { _ = s.Save(after) },
+		"or with the next plan, if the same one":  func(s *stateFiles) { s.keep(savedFor(time.Unix(2e9, 0))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, directory := kept(t)
+			if err := os.Rename(directory, directory+"-away"); err != nil {
+				t.Fatal(err)
+			}
+			if s.Save(after) == nil {
+				t.Error("saved it nowhere")
+			}
+			if err := os.Rename(directory+"-away", directory); err != nil {
+				t.Fatal(err)
+			}
+			again(s)
+			if got := stateIn(t, "a", directory, ownClaims, log).Load(); !bytes.Equal(got, after) {
+				t.Error("the key in the file is another")
+			}
+		})
+	}
+	t.Run("the file of a key that is not in use any more is removed", func(t *testing.T) {
+		t.Parallel()
+		s, directory := kept(t)
+		if s.Save(make([]byte, maxState)) == nil { // as if the disk were full
+			t.Error("saved what cannot be read")
+		}
+		if stateIn(t, "a", directory, ownClaims, log).Load() != nil {
+			t.Error("the key before is still there")
+		}
+	})
+	t.Run("a key is written even where the plan cannot be", func(t *testing.T) {
+		t.Parallel()
+		directory := filepath.Join(t.TempDir(), "state")
+		s := stateIn(t, "a", directory, ownClaims, log)
+		if err := os.MkdirAll(filepath.Join(directory, planFile, "in the way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range [][]byte{before, after} {
+			err := s.Save(key)
+			if bytes.Equal(key, before) {
+				s.keep(savedFor(time.Unix(2e9, 0)))
+			}
+			if got := stateIn(t, "a", directory, ownClaims, log).Load(); err != nil || !bytes.Equal(got, key) {
+				t.Errorf("the key in the file is another (%v)", err)
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -34,11 +35,13 @@ type stateFiles struct {
 	mu sync.Mutex
 	// hasTunnels says that the node has tunnels. Otherwise nothing is saved.
 	hasTunnels bool
-	// key is that of the node, sum and confirmed are those of the plan that was last written.
-	key       []byte
-	sum       [sha256.Size]byte
-	confirmed time.Time
-	failing   bool
+	// key is that of the node, keyWritten says that its file has it. sum and confirmed are those of the
+	// plan that was last written.
+	key        []byte
+	keyWritten bool
+	sum        [sha256.Size]byte
+	confirmed  time.Time
+	failing    bool
 }
 
 // openState returns nil, and logs why, if the state cannot be saved.
@@ -186,28 +189,37 @@ func (s *stateFiles) Load() []byte {
 		return nil
 	}
 	s.mu.Lock()
-	s.key, s.hasTunnels = k.Private, true
+	s.key, s.keyWritten, s.hasTunnels = k.Private, true, true
 	s.mu.Unlock()
 	return k.Private
 }
 
-func (s *stateFiles) Save(key []byte) {
+func (s *stateFiles) Save(key []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if string(key) == string(s.key) {
-		return
+	if !bytes.Equal(key, s.key) {
+		s.key, s.keyWritten = bytes.Clone(key), false
 	}
-	s.key = append([]byte(nil), key...)
-	if s.hasTunnels {
-		s.failed(s.writeKey())
+	if !s.hasTunnels || s.keyWritten {
+		return nil
 	}
+	err := s.writeKey()
+	s.failed(err)
+	return err
 }
 
-// writeKey writes the key. The caller has the lock.
+// writeKey writes the key, if its file has another one. If that fails it removes the file: the key there is
+// not in use any more, and may have been replaced because it leaked. The caller has the lock.
 func (s *stateFiles) writeKey() error {
+	if s.keyWritten || s.key == nil {
+		return nil
+	}
 	b, err := encodeState(s.of, savedKey{s.key})
 	if err == nil {
 		err = s.write(keyFile, b)
+	}
+	if s.keyWritten = err == nil; err != nil {
+		err = errors.Join(err, ignoreMissing(os.Remove(filepath.Join(s.directory, keyFile))))
 	}
 	return err
 }
@@ -265,7 +277,7 @@ func (s *stateFiles) run(ctx context.Context) error {
 	}
 }
 
-// keep writes a plan, unless the file has it already. A plan without tunnels removes all files.
+// keep writes a plan and the key, unless the files have them already. A plan without tunnels removes all files.
 func (s *stateFiles) keep(p *savedPlan) {
 	if len(p.Tunnels) == 0 {
 		s.remove()
@@ -273,11 +285,13 @@ func (s *stateFiles) keep(p *savedPlan) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.hasTunnels = true
 	confirmed := p.Confirmed
 	p.Confirmed = time.Time{}
 	bare, err := encodeState(s.of, p)
 	sum := sha256.Sum256(bare)
 	if err == nil && sum == s.sum && confirmed.Sub(s.confirmed) < savedAgain {
+		s.failed(s.writeKey())
 		return
 	}
 	var b []byte
@@ -285,7 +299,7 @@ func (s *stateFiles) keep(p *savedPlan) {
 		p.Confirmed = confirmed
 		b, err = encodeState(s.of, p)
 	}
-	if err == nil && !s.hasTunnels && s.key != nil {
+	if err == nil {
 		err = s.writeKey()
 	}
 	if err == nil {
@@ -296,7 +310,7 @@ func (s *stateFiles) keep(p *savedPlan) {
 		s.sum, s.confirmed = [sha256.Size]byte{}, time.Time{}
 		err = errors.Join(err, ignoreMissing(os.Remove(filepath.Join(s.directory, planFile))))
 	} else {
-		s.hasTunnels, s.sum, s.confirmed = true, sum, confirmed
+		s.sum, s.confirmed = sum, confirmed
 	}
 	s.failed(err)
 }
@@ -308,7 +322,7 @@ func (s *stateFiles) remove() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hasTunnels, s.sum, s.confirmed = false, [sha256.Size]byte{}, time.Time{}
+	s.hasTunnels, s.keyWritten, s.sum, s.confirmed = false, false, [sha256.Size]byte{}, time.Time{}
 	s.failed(RemoveState(s.directory))
 }
 
