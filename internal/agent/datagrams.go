@@ -39,7 +39,7 @@ func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
 	c.tunnels.Store(&map[string]bool{})
 	var err error
 	c.hub, err = datagrams.NewHub(datagrams.HubConfig{
-		Carries: c.carries, Key: c.key, IsGateway: a.isGateway,
+		Carries: c.carries, Keys: c.linkKeys, IsGateway: a.isGateway,
 		Call: func(ctx context.Context, peer string, next func(context.Context) ([]byte, error)) error {
 			return ententeclient.SendDatagrams(ctx, a.sessions.Conn(peering.ClusterID(peer)), next)
 		},
@@ -95,17 +95,40 @@ func (c *carrying) follow(ctx context.Context, cache client.Reader, changed noti
 
 func (c *carrying) carries(peer string) bool { return (*c.tunnels.Load())[peer] }
 
-// key returns the key of a peer's links, which is derived from the tunnel's.
-func (c *carrying) key(ctx context.Context, peer string) (datagrams.Key, bool) {
+// linkKeys returns the keys of a peer's links, which are derived from those of the tunnel.
+func (c *carrying) linkKeys(ctx context.Context, peer string) []datagrams.Key {
 	if !c.carries(peer) {
-		return datagrams.Key{}, false
+		return nil
 	}
-	keys, err := c.keys.get(ctx)
-	if err != nil || len(keys[peer]) != 32 {
-		return datagrams.Key{}, false
+	stored, err := c.keys.get(ctx)
+	if err != nil {
+		return nil
 	}
-	key, err := datagrams.KeyFrom([32]byte(keys[peer]))
-	return key, err == nil
+	return linkKeysFrom(stored, peer)
+}
+
+// linkKeysFrom derives the keys of a peer's links from the content of the fabric's Secret.
+func linkKeysFrom(stored map[string][]byte, peer string) []datagrams.Key {
+	var out []datagrams.Key
+	for _, preshared := range presharedKeysOf(stored, peer) {
+		if key, err := datagrams.KeyFrom(preshared); err == nil {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// presharedKeysOf returns the preshared key in use of the tunnel to a peer, the next and the previous one, of those
+// that the fabric's Secret has. Without one in use there are none.
+func presharedKeysOf(stored map[string][]byte, peer string) (out [][32]byte) {
+	for _, suffix := range []string{"", v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious} {
+		if key := stored[peer+suffix]; len(key) == 32 {
+			out = append(out, [32]byte(key))
+		} else if suffix == "" {
+			return nil
+		}
+	}
+	return out
 }
 
 // isGateway reports whether a WireGuard public key belongs to a gateway of this cluster.

@@ -72,13 +72,9 @@ func (a *agent) relayKeys(ctx context.Context, peer peering.ClusterID, d relay.D
 
 // relayKeysFrom derives the keys of a peer's relays from the content of the fabric's Secret.
 func relayKeysFrom(stored map[string][]byte, peer string, d relay.Direction) ([]relay.Key, error) {
-	var preshared [][32]byte
-	for _, suffix := range []string{"", v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious} {
-		if key := stored[peer+suffix]; len(key) == 32 {
-			preshared = append(preshared, [32]byte(key))
-		} else if suffix == "" {
-			return nil, fmt.Errorf("the Secret %s has no preshared key of the tunnel to it yet", v1alpha1.FabricSecret)
-		}
+	preshared := presharedKeysOf(stored, peer)
+	if len(preshared) == 0 {
+		return nil, fmt.Errorf("the Secret %s has no preshared key of the tunnel to it yet", v1alpha1.FabricSecret)
 	}
 	return relay.KeysFrom(d, preshared...)
 }

@@ -46,8 +46,13 @@ func newSide(t *testing.T, name string, rates int) *side {
 	}
 	t.Cleanup(func() { s.wireguard.Close() })
 	s.hub, err = NewHub(HubConfig{
-		Carries:   func(peer string) bool { return peer == s.other.name },
-		Key:       func(_ context.Context, peer string) (Key, bool) { return testKey, peer == s.other.name },
+		Carries: func(peer string) bool { return peer == s.other.name },
+		Keys: func(_ context.Context, peer string) []Key {
+			if peer != s.other.name {
+				return nil
+			}
+			return []Key{testKey}
+		},
 		IsGateway: func(_ context.Context, key [32]byte) bool { return key == s.key },
 		Call: func(ctx context.Context, peer string, next func(context.Context) ([]byte, error)) error {
 			for {
@@ -366,7 +371,7 @@ func TestAPeerThatFloodsIsPaced(t *testing.T) {
 
 func TestPeersShareTheRateForAll(t *testing.T) {
 	h, err := NewHub(HubConfig{
-		Carries: func(string) bool { return true }, Key: func(context.Context, string) (Key, bool) { return testKey, true },
+		Carries: func(string) bool { return true }, Keys: func(context.Context, string) []Key { return []Key{testKey} },
 		IsGateway: func(context.Context, [32]byte) bool { return true }, PeerRate: 1000, AllRate: 2000, Log: testLog(t),
 		Call: func(context.Context, string, func(context.Context) ([]byte, error)) error { return nil },
 	})

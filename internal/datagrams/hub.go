@@ -22,8 +22,8 @@ import (
 type HubConfig struct {
 	// Carries reports whether datagrams are carried for a peer. It must not block.
 	Carries func(peer string) bool
-	// Key returns the key of a peer's links, or false if the peer has none.
-	Key func(ctx context.Context, peer string) (Key, bool)
+	// Keys returns the keys of a peer's links, each of which is accepted; none if the peer has none.
+	Keys func(ctx context.Context, peer string) []Key
 	// IsGateway reports whether a gateway of this cluster has a WireGuard public key.
 	IsGateway func(ctx context.Context, publicKey [32]byte) bool
 	// Call sends batches to a peer's agent until next returns an error, io.EOF at the end.
@@ -96,8 +96,8 @@ var ErrRefused = errors.New("datagrams: this cluster does not carry datagrams fo
 
 // NewHub returns a Hub that serves nothing yet.
 func NewHub(cfg HubConfig) (*Hub, error) {
-	if cfg.Carries == nil || cfg.Key == nil || cfg.IsGateway == nil || cfg.Call == nil || cfg.Log == nil {
-		return nil, errors.New("datagrams: Carries, Key, IsGateway, Call and Log are required")
+	if cfg.Carries == nil || cfg.Keys == nil || cfg.IsGateway == nil || cfg.Call == nil || cfg.Log == nil {
+		return nil, errors.New("datagrams: Carries, Keys, IsGateway, Call and Log are required")
 	}
 	if cfg.PeerRate <= 0 || cfg.AllRate <= 0 {
 		return nil, errors.New("datagrams: rates have to be positive")
@@ -202,7 +202,7 @@ func (h *Hub) prove(ctx context.Context, conn net.Conn) (request, error) {
 		return request{}, err
 	}
 	r, err := respond(conn,
-		func(peer string) (Key, bool) { return h.cfg.Key(ctx, peer) },
+		func(peer string) []Key { return h.cfg.Keys(ctx, peer) },
 		func(publicKey [32]byte) bool { return h.cfg.IsGateway(ctx, publicKey) })
 	if err != nil {
 		return request{}, err

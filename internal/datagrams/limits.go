@@ -29,6 +29,8 @@ const (
 	maxLinks         = 4096
 	maxUnproven      = 64
 	maxUnprovenOfOne = 8
+	// maxKeys is how many keys of a peer are accepted: of the preshared key in use, the next and the previous one.
+	maxKeys = 3
 	// helloTimeout bounds the exchange before datagrams.
 	helloTimeout = 5 * time.Second
 	// dialTimeout bounds a gateway's connect to the agent.

@@ -26,9 +26,9 @@ import (
 //	        32 32  nonce
 //	        64  1  length of the peer's cluster ID, 1 to 64
 //	        65  …  the ID
-//	         … 32  HMAC-SHA256 of the key, over "gateway", the agent's nonce and all of this
+//	         … 32  HMAC-SHA256 of a key of the peer, over "gateway", the agent's nonce and all of this
 //	agent    0  1  0: datagrams follow; 1: refused
-//	         1 32  HMAC-SHA256 of the key, over "agent", the gateway's nonce and the agent's; of 0 only
+//	         1 32  HMAC-SHA256 of that key, over "agent", the gateway's nonce and the agent's; of 0 only
 //
 // Then frames follow in both directions:
 //
@@ -126,9 +126,10 @@ func ask(conn net.Conn, r request, key Key) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// respond reads and answers the request of a gateway. keys returns the key of a peer for which
-// datagrams are carried; isGateway reports whether a gateway of this cluster has a public key.
-func respond(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway func(publicKey [32]byte) bool) (request, error) {
+// respond reads and answers the request of a gateway. keys returns the keys of a peer for which
+// datagrams are carried, each of which is accepted: while the preshared key is replaced, the agent and the
+// gateway may read the new one at different times. isGateway reports whether a gateway of this cluster has a public key.
+func respond(conn io.ReadWriter, keys func(peer string) []Key, isGateway func(publicKey [32]byte) bool) (request, error) {
 	hello := append([]byte(linkMagic), make([]byte, nonceLen)...)
 	nonce := hello[len(linkMagic):]
 	_, _ = rand.Read(nonce) // never fails
@@ -144,7 +145,7 @@ func respond(conn io.ReadWriter, keys func(peer string) (Key, bool), isGateway f
 	return r, err
 }
 
-func readRequest(conn io.Reader, nonce []byte, keys func(peer string) (Key, bool)) (r request, theirs []byte, key Key, err error) {
+func readRequest(conn io.Reader, nonce []byte, keys func(peer string) []Key) (r request, theirs []byte, key Key, err error) {
 	const head = 32 + nonceLen + 1
 	message := make([]byte, head, head+maxPeerID)
 	if _, err := io.ReadFull(conn, message); err != nil {
@@ -163,12 +164,26 @@ func readRequest(conn io.Reader, nonce []byte, keys func(peer string) (Key, bool
 		return r, nil, key, err
 	}
 	r = request{gateway: [32]byte(message), peer: string(message[head:])}
-	key, known := keys(r.peer)
-	// The check takes as long for an unknown peer as for a wrong key.
-	if !hmac.Equal(proof[:], mac(key, []byte("gateway"), nonce, message)) || !known {
+	key, ok := provenBy(proof[:], keys(r.peer), []byte("gateway"), nonce, message)
+	if !ok {
 		return r, nil, key, errors.New("the proof does not fit")
 	}
 	return r, message[32 : 32+nonceLen], key, nil
+}
+
+// provenBy returns the one of some keys by which a proof was made. It takes as long for an unknown peer as for
+// a wrong key.
+func provenBy(proof []byte, keys []Key, parts ...[]byte) (by Key, ok bool) {
+	for i := range maxKeys {
+		var key Key
+		if i < len(keys) {
+			key = keys[i]
+		}
+		if hmac.Equal(proof, mac(key, parts...)) && i < len(keys) {
+			by, ok = key, true
+		}
+	}
+	return by, ok
 }
 
 // readLink reads frames of a link until it ends, or until none arrives for aliveTimeout.

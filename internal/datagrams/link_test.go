@@ -17,7 +17,12 @@ var (
 
 const testPeer = "peer-a"
 
-func known(peer string) (Key, bool) { return testKey, peer == testPeer }
+func known(peer string) []Key {
+	if peer != testPeer {
+		return nil
+	}
+	return []Key{testKey, {4}, {5}, {6}}
+}
 
 func ours(key [32]byte) bool { return key == testOwn }
 
@@ -58,7 +63,12 @@ func TestALinkBeginsByTheKeyOfThePeer(t *testing.T) {
 		want    error
 	}{
 		"a gateway of this cluster":         {request{testOwn, testPeer}, testKey, nil},
+		"which has the next key in use":     {request{testOwn, testPeer}, Key{4}, nil},
+		"which has the previous one in use": {request{testOwn, testPeer}, Key{5}, nil},
+		"a key beyond these":                {request{testOwn, testPeer}, Key{6}, errRefused},
 		"another key":                       {request{testOwn, testPeer}, Key{9}, errRefused},
+		"a key of zeros":                    {request{testOwn, testPeer}, Key{}, errRefused},
+		"of zeros, and for no peer":         {request{testOwn, "peer-b"}, Key{}, errRefused},
 		"a peer that nothing is carried of": {request{testOwn, "peer-b"}, testKey, errRefused},
 		"a node that is not a gateway":      {request{[32]byte{8}, testPeer}, testKey, errRefused},
 	} {
