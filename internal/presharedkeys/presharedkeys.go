@@ -230,13 +230,10 @@ type GatewayKeys struct{ newest, inUse uint64 }
 // OfGateways returns which keys of the tunnel to a peer the gateways have. A gateway whose fabric is silent
 // counts, too, since it may carry traffic without the API server, but not forever.
 func OfGateways(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out GatewayKeys) {
-	found, patient := false, true
-	if status != nil {
-		patient = now.Sub(ptr.Deref(status.RotationStartTime, status.Since).Time) < keyPatience
-	}
+	found := false
 	for i := range nodes {
 		n := &nodes[i]
-		if !n.Spec.Gateway || gateways.Silent(n, now) && !patient {
+		if !n.Spec.Gateway || gateways.Silent(n, now) && !waitedFor(n, status, now) {
 			continue
 		}
 		var has GatewayKeys
@@ -254,6 +251,16 @@ func OfGateways(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1a
 		out, found = has, true
 	}
 	return out
+}
+
+// waitedFor reports whether the replacement of a key waits for a silent gateway: for keyPatience after it began, or
+// after the gateway became silent. A peer that was away may have made the replacement last longer than that.
+func waitedFor(n *v1alpha1.FabricNode, status *v1alpha1.PresharedKeyStatus, now time.Time) bool {
+	if status == nil {
+		return true
+	}
+	began := ptr.Deref(status.RotationStartTime, status.Since).Time
+	return now.Sub(began) < keyPatience || now.Sub(n.Status.ObservedAt.Time) < keyPatience
 }
 
 // Due is when the key of the tunnel to a peer should be replaced: when an administrator asks, or when it is

@@ -257,7 +257,10 @@ func TestSilentGatewaysAreWaitedForButNotForEver(t *testing.T) {
 		"the least of two":                {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0, 6), node(false, 0, 1)}, nil, GatewayKeys{6, 5}},
 		"one that has no tunnel yet":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0)}, nil, GatewayKeys{}},
 		"a silent one is waited for":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(time.Hour), GatewayKeys{6, 5}},
-		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(keyPatience), GatewayKeys{7, 6}},
+		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, keyPatience, 6)}, since(keyPatience), GatewayKeys{7, 6}},
+		"one that became silent later is": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 5*time.Minute, 6)}, since(keyPatience + time.Hour), GatewayKeys{6, 5}},
+		"one silent since before it, too": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 2*keyPatience, 6)}, since(time.Hour), GatewayKeys{6, 5}},
+		"one that has never reported":     {[]v1alpha1.FabricNode{node(true, 0, 7), {Spec: v1alpha1.FabricNodeSpec{Gateway: true}}}, since(keyPatience), GatewayKeys{7, 6}},
 	} {
 		if got := OfGateways(tc.nodes, "b", tc.status, now); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
