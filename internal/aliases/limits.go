@@ -17,12 +17,14 @@ const (
 	maxAddresses = 4096
 	maxBlocks    = 128
 	blockBits    = 6
+	// maxReleased is how many prefixes of aliases that peers gave up are remembered, the newest ones.
+	maxReleased = 1024
 )
 
 // Times.
 const (
 	// quarantine is for how long the alias of an address that is no longer used is not
-	// allocated to another one, so that clients that still use it do not reach another pod. Where a
+	// allocated to another one, nor one of a whole prefix to another peer, so that clients that still use it do not reach another pod. Where a
 	// peer has no room left it is shortQuarantine.
 	quarantine      = 5 * time.Minute
 	shortQuarantine = time.Minute

@@ -25,6 +25,9 @@ type Input struct {
 	// Avoid are prefixes that this cluster's nodes reach by other routes. No new alias is allocated
 	// there; existing ones stay.
 	Avoid []netip.Prefix
+	// Resting are prefixes that other peers had until lately. They are avoided, too, unless the peer's single addresses
+	// find no other room.
+	Resting []netip.Prefix
 	// Have is the current allocation of the peer, Others the space of each other peer.
 	Have   Allocation
 	Others []Space
@@ -109,6 +112,18 @@ type Result struct {
 // and overlap nothing else: an alias never changes while its address is used. Equal input gives
 // equal output, for any order of the lists.
 func Plan(in Input) Result {
+	rested := in
+	rested.Avoid = slices.Concat(in.Avoid, in.Resting)
+	out := plan(rested)
+	if len(in.Resting) > 0 && len(out.Unallocated) > 0 {
+		if again := plan(in); len(again.Unallocated) < len(out.Unallocated) {
+			return again
+		}
+	}
+	return out
+}
+
+func plan(in Input) Result {
 	p := planner{in: in, rooms: map[bool]*room{}}
 	prefixes := p.valid()
 	p.keepExisting(prefixes)

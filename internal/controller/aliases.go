@@ -36,12 +36,22 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		if in.Others, err = r.spaces(ctx, fc); err != nil {
 			return
 		}
+		in.Resting = r.released.OfOthers(fc.Spec.ClusterID, in.Now)
 		result := planFor(in, fc.Status.Network, transit.Through(fc))
-		m.aliases, m.planned = result.Allocation, true
+		r.replaceAliases(m, fc, result.Allocation)
+		m.planned = true
 		fc.Status.Aliases, fc.Status.AliasBlocks = stored.Status(result.Allocation)
 		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
 	})
 	return lacks, err
+}
+
+// replaceAliases replaces the aliases of a peer in memory. Those that it had go to no other peer for a while. The
+// caller holds the lock.
+func (r *Peers) replaceAliases(m *peerMemory, fc *v1alpha1.ForeignCluster, next aliases.Allocation) {
+	had, has := m.aliases.Space(), next.Space()
+	r.released.Add(fc.Spec.ClusterID, union(stored.Pool(fc.Status), slices.Concat(had.Prefixes, had.Blocks)), slices.Concat(has.Prefixes, has.Blocks), r.Now())
+	m.aliases = next
 }
 
 // planFor plans aliases for the network that a peer announces. through is the third clusters of which it may name addresses.

@@ -72,6 +72,57 @@ func TestConcurrentPeersGetDifferentAliases(t *testing.T) {
 	}
 }
 
+// TestAnotherPeerGetsOtherAliasesAtOnce: pods may have addresses of the first one for a moment longer.
+func TestAnotherPeerGetsOtherAliasesAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(t *testing.T, pt *peersTest, first *v1alpha1.ForeignCluster){
+		"its last contract ends": func(*testing.T, *peersTest, *v1alpha1.ForeignCluster) {},
+		"it is forgotten": func(t *testing.T, pt *peersTest, first *v1alpha1.ForeignCluster) {
+			if err := pt.Client.Delete(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := peertest.NewOther(t, "first"), peertest.NewOther(t, "second")
+			fcs := []*v1alpha1.ForeignCluster{peertest.TrustedAs("first", first), peertest.TrustedAs("second", second)}
+			for _, fc := range fcs {
+				fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}}
+			}
+			contract := peertest.ContractWith(first, "c-1", v1alpha1.ContractProvider)
+			pt := newPeersTest(t, fcs[0], fcs[1], contract)
+			pt.AliasPool = []netip.Prefix{prefix("198.18.0.0/15")}
+			aliasOf := func(name string) string {
+				t.Helper()
+				pt.look(t, name)
+				var fc v1alpha1.ForeignCluster
+				if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: name}, &fc); client.IgnoreNotFound(err) != nil {
+					t.Fatal(err)
+				}
+				if len(fc.Status.Aliases) == 0 {
+					return ""
+				}
+				return fc.Status.Aliases[0].Alias
+			}
+			had := aliasOf("first")
+			if err := pt.Client.Delete(t.Context(), contract); err != nil || had == "" {
+				t.Fatalf("alias %q, %v", had, err)
+			}
+			ends(t, pt, fcs[0])
+			if left := aliasOf("first"); left != "" {
+				t.Fatalf("it has %s still", left)
+			}
+			if err := pt.Client.Create(t.Context(), peertest.ContractWith(second, "c-2", v1alpha1.ContractProvider)); err != nil {
+				t.Fatal(err)
+			}
+			if got := aliasOf("second"); got == "" || got == had {
+				t.Errorf("the second peer gets %q, the first one had %s", got, had)
+			}
+		})
+	}
+}
+
 // A peer without a tunnel costs nothing once it is certain that none is left.
 func TestRemovedTunnelIsNotRemovedAgain(t *testing.T) {
 	t.Parallel()

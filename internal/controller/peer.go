@@ -106,6 +106,8 @@ type Peers struct {
 
 	mu     sync.Mutex
 	memory map[types.UID]*peerMemory
+	// released is the aliases that peers gave up lately. A restart forgets it.
+	released aliases.Released
 }
 
 // peerMemory is the state of a peer's object that is kept in memory between reconciliations. Aliases, root and cut

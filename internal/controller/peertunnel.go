@@ -29,8 +29,11 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	fc := s.Peer
 	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
 	if !wanted {
+		r.recall(fc.UID, func(m *peerMemory) {
+			r.replaceAliases(m, fc, aliases.Allocation{})
+			m.planned = false
+		})
 		fc.Status.Aliases, fc.Status.AliasBlocks = nil, nil
-		r.recall(fc.UID, func(m *peerMemory) { m.aliases, m.planned = aliases.Allocation{}, false })
 	}
 	if !wanted && !isInBand(fc) {
 		if err := r.dropTunnel(ctx, fc); err != nil || fc.Status.Network == nil {
@@ -312,8 +315,8 @@ func joinTexts(texts []string) string {
 func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	gone := false
 	r.recall(fc.UID, func(m *peerMemory) {
-		gone = m.tunnelGone
-		m.aliases, m.planned = aliases.Allocation{}, false
+		gone, m.planned = m.tunnelGone, false
+		r.replaceAliases(m, fc, aliases.Allocation{})
 	})
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
 	if gone && apierrors.IsNotFound(r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)) {
