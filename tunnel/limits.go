@@ -90,8 +90,9 @@ const (
 	rekeyTrial = 2 * time.Second
 	rekeyRest  = 10 * time.Minute
 	// rekeyLate is how late a node may be with its next key. If it is later it calls the replacement
-	// off, since others would follow too early. rekeyShake is how long a handshake with a next key may
-	// take before it is begun again: if both sides begin in the same moment neither completes it.
+	// off, since others would follow too early, unless they have followed by then. rekeyShake is how long a
+	// handshake with a next key may take before it is begun again: if both sides begin in the same moment
+	// neither completes it.
 	rekeyLate  = 20 * time.Millisecond
 	rekeyShake = 150 * time.Millisecond
 	// rekeySoon is how long a pass waits for another node that replaces its key, rekeyPaused how long after

@@ -160,6 +160,14 @@ func (r *rekeying) follows(w plan.WireGuardPeer) probe.KeyTag {
 
 func (r *rekeying) planned(peers []plan.WireGuardPeer) { r.peers = peers }
 
+// callsOff reports whether a node that is late with its next key calls its replacement off. It must not while the
+// others use that key: they would not reach it until they use the old one again, and then not follow it
+// for a while.
+func callsOff(late time.Duration) bool {
+	followed := late >= probe.RekeyMargin-rekeyLate && late < rekeyTrial/2
+	return late > rekeyLate && !followed
+}
+
 // rekeyPause returns how long to wait before others are asked again. It differs between nodes, so that
 // those that replace their keys at the same time do not try again at the same time.
 func rekeyPause(self plan.PublicKey, tries int) time.Duration {

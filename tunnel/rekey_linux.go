@@ -220,7 +220,7 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 		return missing, ctx.Err()
 	}
 	notify.Pause(ctx, time.Until(at))
-	if time.Since(at) > rekeyLate {
+	if callsOff(time.Since(at)) {
 		f.prober.CallOff(tag)
 		return nil, errors.New("this node is too busy to replace its key in time")
 	}

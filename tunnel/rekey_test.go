@@ -147,6 +147,14 @@ func TestAHandshakeCountsForTheClusterThatMadeIt(t *testing.T) {
 	}
 }
 
+func TestANodeCallsOffUnlessOthersHaveFollowed(t *testing.T) {
+	for late, want := range map[time.Duration]bool{0: false, rekeyLate: false, rekeyLate + 1: true, probe.RekeyMargin: false, time.Second / 2: false, rekeyTrial: true, time.Minute: true} {
+		if callsOff(late) != want {
+			t.Errorf("%v late: it calls off: %v", late, !want)
+		}
+	}
+}
+
 func TestPassesWaitForOtherNodesOnceASecond(t *testing.T) {
 	now, r := time.Unix(1e9, 0), newRekeying()
 	if end := r.soon(now); end != now.Add(rekeySoon) {
