@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -18,6 +19,10 @@ const (
 	mirrorMaxRecords = 3 * mirrorMaxObjects
 	// mirrorMaxBytes is the size of all wanted objects of a contract.
 	mirrorMaxBytes = 256 << 20
+	// mirrorReserve and mirrorReserveBytes are how much of that only namespaces take that have less than
+	// is free: one namespace cannot leave the others without room.
+	mirrorReserve      = mirrorMaxObjects / 8
+	mirrorReserveBytes = mirrorMaxBytes / 8
 	// mirrorMaxInFlight is how many objects are sent and not acknowledged.
 	mirrorMaxInFlight = 128
 	// mirrorMaxApplies and mirrorMaxApplyBytes bound how many of these are applies, unless it is a
@@ -67,20 +72,49 @@ func (s *mirrorState) admits(o peering.Object) *peering.Refusal {
 		return &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf(
 			"%s has %d bytes; the limit of an object is %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)}
 	}
+	refuse := func(format string, args ...any) *peering.Refusal {
+		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(format, args...)}
+	}
 	old, known := s.records[keyOf(o.Ref)]
-	if (!known || !old.want) && s.wanted >= mirrorMaxObjects {
-		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-			"a contract has at most %d objects; offload fewer namespaces under it", mirrorMaxObjects)}
+	space := spaceOf(o.Ref)
+	use := s.uses[space]
+	if !known || !old.want {
+		switch free := mirrorMaxObjects - s.wanted; {
+		case free <= 0:
+			return refuse("a contract has at most %d objects; offload fewer namespaces under it", mirrorMaxObjects)
+		case free <= mirrorReserve && use.objects >= free:
+			return refuse("a contract has at most %d objects, and the rest of them is for others than namespace %s; have fewer in it", mirrorMaxObjects, space)
+		}
 	}
-	grown := s.bytes + len(o.JSON)
+	more := len(o.JSON)
 	if known {
-		grown -= len(old.object.JSON)
+		more -= len(old.object.JSON)
 	}
-	if grown > mirrorMaxBytes {
-		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-			"the objects of a contract have at most %d bytes in all; offload fewer namespaces under it", mirrorMaxBytes)}
+	switch free := mirrorMaxBytes - s.bytes; {
+	case more > free:
+		return refuse("the objects of a contract have at most %d bytes in all; offload fewer namespaces under it", mirrorMaxBytes)
+	case more > 0 && free-more < mirrorReserveBytes && use.bytes+more > free:
+		return refuse("the objects of a contract have at most %d bytes in all, and the rest of them is for others than namespace %s; "+
+			"have fewer or smaller ones in it", mirrorMaxBytes, space)
 	}
 	return nil
+}
+
+// mirrorUse is the number and size of a namespace's wanted objects.
+type mirrorUse struct{ objects, bytes int }
+
+// spaceOf returns the namespace to which an object counts.
+func spaceOf(ref peering.ObjectRef) string { return cmp.Or(ref.Namespace, ref.Name) }
+
+// count adds to the number and size of wanted objects, in all and of one's namespace.
+func (s *mirrorState) count(ref peering.ObjectRef, objects, bytes int) {
+	s.wanted, s.bytes = s.wanted+objects, s.bytes+bytes
+	use := s.uses[spaceOf(ref)]
+	use.objects, use.bytes = use.objects+objects, use.bytes+bytes
+	s.uses[spaceOf(ref)] = use
+	if use.objects == 0 {
+		delete(s.uses, spaceOf(ref))
+	}
 }
 
 // bar records that there is no room for a wanted object, or that it must not be sent. The refusal
@@ -112,12 +146,12 @@ func (s *mirrorState) takeUnreported() (refusals []peering.Ack) {
 }
 
 // excess returns why there is no room for some wanted objects. It is empty if there is room for
-// all.
-func (s *mirrorState) excess() string {
+// all. Of several reasons it is always the same one, since a change is written to the node.
+func (s *mirrorState) excess() (why string) {
 	for _, ack := range s.barred {
-		if ack.Refusal.Reason == peering.RefusedQuota {
-			return ack.Refusal.Message
+		if r := ack.Refusal; r.Reason == peering.RefusedQuota && (why == "" || r.Message < why) {
+			why = r.Message
 		}
 	}
-	return ""
+	return why
 }

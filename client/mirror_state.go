@@ -169,6 +169,8 @@ type mirrorState struct {
 	// wanted is the number of wanted objects, bytes their size, and held the number of objects
 	// that the provider holds.
 	wanted, bytes, held int
+	// uses has the wanted objects by namespace.
+	uses map[string]mirrorUse
 	// barred has this side's refusals of wanted objects, and unreported those that are still to be
 	// reported.
 	barred     map[mirrorKey]peering.Ack
@@ -213,6 +215,7 @@ func newMirrorState() *mirrorState {
 	return &mirrorState{
 		records:    make(map[mirrorKey]*mirrorRecord),
 		spaces:     make(map[string]mirrorKey),
+		uses:       make(map[string]mirrorUse),
 		names:      make(map[podName]map[mirrorKey]struct{}),
 		dirty:      make(map[mirrorKey]struct{}),
 		waiting:    make(map[mirrorKey]time.Time),
@@ -314,7 +317,6 @@ func (s *mirrorState) forget(k mirrorKey) {
 	if !ok {
 		return
 	}
-	s.bytes -= len(r.object.JSON)
 	if r.late {
 		s.late--
 	}
@@ -381,10 +383,10 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 	if r.want && r.hash == hash {
 		return nil
 	}
-	if !r.want {
-		s.wanted++
+	if r.want {
+		s.count(r.object.Ref, -1, -len(r.object.JSON))
 	}
-	s.bytes += len(o.JSON) - len(r.object.JSON)
+	s.count(o.Ref, 1, len(o.JSON))
 	r.want, r.object, r.hash, r.reported = true, o, hash, false
 	s.touch(keyOf(o.Ref))
 	return nil
@@ -397,9 +399,8 @@ func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
 		return
 	}
 	if r.want {
-		s.wanted--
+		s.count(r.object.Ref, -1, -len(r.object.JSON))
 	}
-	s.bytes -= len(r.object.JSON)
 	r.want, r.object, r.hash, r.reported = false, peering.Object{}, peering.Hash{}, false
 	// A new grace period is a new delete.
 	r.unwant, r.grace, r.deleted, r.marked = true, grace, false, false

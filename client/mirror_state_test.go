@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,9 +99,60 @@ func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
 func fill(t testing.TB, s *mirrorState) {
 	t.Helper()
 	for i := range mirrorMaxObjects {
-		if refusal := s.want(peering.Object{Ref: testRef(peering.KindConfigMap, fmt.Sprint("c", i), fmt.Sprint("c", i)), JSON: []byte("{}")}); refusal != nil {
+		ref := testRef(peering.KindConfigMap, fmt.Sprint("c", i), fmt.Sprint("c", i))
+		ref.Namespace = fmt.Sprint("n", i)
+		if refusal := s.want(peering.Object{Ref: ref, JSON: []byte("{}")}); refusal != nil {
 			t.Fatal(refusal)
 		}
+	}
+}
+
+// One namespace cannot leave the others without room, by many objects or by large ones.
+func TestANamespaceLeavesRoomForOthers(t *testing.T) {
+	for name, size := range map[string]int{"many objects": 2, "large objects": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			s := newMirrorState()
+			object := func(ns string, i, size int) peering.Object {
+				return peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: ns, Name: "x", UID: fmt.Sprint(ns, "-", i)}, JSON: make([]byte, size)}
+			}
+			takes := func(ns string, from, most int) int {
+				for i := range most {
+					if refusal := s.want(object(ns, from+i, size)); refusal != nil {
+						if refusal.Reason != peering.RefusedQuota || !refusal.Retryable || !strings.Contains(refusal.Message, "namespace "+ns) {
+							t.Errorf("namespace %s is refused with %+v", ns, refusal)
+						}
+						return i
+					}
+				}
+				return most
+			}
+			all := min(mirrorMaxObjects, mirrorMaxBytes/size)
+			if got := takes("a", 0, 2*all); got != all-all/8 {
+				t.Errorf("one namespace has room for %d, want %d", got, all-all/8)
+			}
+			if got := takes("b", 0, 2*all); got != all/16 {
+				t.Errorf("the next one has room for %d, want %d", got, all/16)
+			}
+			for i := range 3 {
+				ns := fmt.Sprint("c", i)
+				if refusal := s.want(peering.Object{Ref: testRef(peering.KindNamespace, ns, ns), JSON: []byte("{}")}); refusal != nil {
+					t.Errorf("another namespace is refused: %v", refusal)
+				}
+				if refusal := s.want(object(ns, 0, size)); refusal != nil {
+					t.Errorf("an object of another namespace is refused: %v", refusal)
+				}
+			}
+			// What is there may change, and shrink, and makes room when it goes.
+			if refusal := s.want(object("a", 0, max(size-1, 2))); refusal != nil {
+				t.Errorf("a smaller form of an object is refused: %v", refusal)
+			}
+			for i := range all / 2 {
+				s.unwantObject(object("a", i, size).Ref, nil)
+			}
+			if got := takes("b", all, 100); got != 100 || s.uses["a"].objects != all-all/8-all/2 {
+				t.Errorf("then there is room for %d; the first one has %+v", got, s.uses["a"])
+			}
+		})
 	}
 }
 
