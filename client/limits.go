@@ -14,8 +14,8 @@ const (
 	joinPatience = 30 * time.Second
 	// joinStartPatience is for how long joining is tried again if connections are refused.
 	joinStartPatience = 10 * time.Second
-	joinPauseMin = 250 * time.Millisecond
-	joinPauseMax = 4 * time.Second
+	joinPauseMin      = 250 * time.Millisecond
+	joinPauseMax      = 4 * time.Second
 	// joinMaxMessage is the most bytes of a response.
 	joinMaxMessage = 64 << 10
 	// skewReported is by how much two clocks have to differ for an error to say so.
