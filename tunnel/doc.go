@@ -67,7 +67,8 @@
 // Packets pass from one peer to another only between addresses in [plan.Layout.Transit]. A packet to
 // an alias leaves through
 // the device or not at all: an unreachable route and a firewall rule stay
-// behind when the device is gone.
+// behind when the device is gone. Without the nftables table, which decides all this, the device accepts
+// no packets of other clusters.
 //
 // # What the fabric owns
 //

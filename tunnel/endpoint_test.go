@@ -432,7 +432,7 @@ func TestNamesAreResolvedInTheBackground(t *testing.T) {
 
 func TestChangesOfPeersAreTheSmallest(t *testing.T) {
 	key := func(n byte) plan.PublicKey { return plan.PublicKey{n} }
-	p1, p2 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")
+	p1, p2, overlay := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("fd00::1/128")
 	nets := func(ps ...netip.Prefix) (out []net.IPNet) {
 		for _, p := range ps {
 			out = append(out, ipNet(p))
@@ -497,6 +497,24 @@ func TestChangesOfPeersAreTheSmallest(t *testing.T) {
 			want: []plan.WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1, p2}, Keepalive: keepalive}},
 			have: []wgtypes.Peer{func() wgtypes.Peer { h := has(1, p1); h.PresharedKey = secret; return h }()},
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, AllowedIPs: nets(p2)}},
+		},
+		"without firewall rules no key has prefixes of other clusters": {
+			want: shut(plan.Layout{Remote: []netip.Prefix{p2}, Peers: []plan.WireGuardPeer{
+				{PublicKey: key(1), NextKey: key(2), AllowedIPs: []netip.Prefix{p2, overlay}, Keepalive: keepalive, Remote: true},
+				{PublicKey: key(3), FormerKey: key(4), AllowedIPs: []netip.Prefix{p1, p2}, Keepalive: keepalive},
+			}}),
+			have: []wgtypes.Peer{has(1), has(2, p2, overlay), has(3, p1, p2), has(4)},
+			out: []wgtypes.PeerConfig{
+				{PublicKey: wgtypes.Key(key(3)), UpdateOnly: true, ReplaceAllowedIPs: true, AllowedIPs: nets(p1)},
+				{PublicKey: wgtypes.Key(key(2)), UpdateOnly: true, Remove: true},
+			},
+		},
+		"without firewall rules a former key has none while the preshared key is missing": {
+			want: shut(plan.Layout{Remote: []netip.Prefix{p2}, Peers: []plan.WireGuardPeer{
+				{PublicKey: key(1), FormerKey: key(2), AllowedIPs: []netip.Prefix{p2}, Keepalive: keepalive, Remote: true, KeyMissing: true},
+			}}),
+			have: []wgtypes.Peer{has(1), has(2, p2)},
+			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(2)), UpdateOnly: true, Remove: true}},
 		},
 		"a new peer waits for its preshared key": {
 			want: []plan.WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},

@@ -237,6 +237,8 @@ type pass struct {
 	byKey    map[plan.PublicKey]*wgtypes.Peer // the peers of device
 	problems []plan.Problem
 	local    []nodeAddress // of this node
+	// table is whether the kernel has the nftables table.
+	table firewall.Presence
 }
 
 // index is that of the device; zero if it is missing.
@@ -383,7 +385,8 @@ func (f *Fabric) targets(p *pass, layout plan.Layout, mtus map[netip.Addr]int, f
 }
 
 // apply takes the steps in an order that opens nothing before its firewall rules are there:
-// firewall, unreachable routes, then the tunnel.
+// firewall, unreachable routes, then the tunnel. As long as the rules cannot be changed the older ones
+// decide, and without any no packets of peers pass.
 func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	d := *desired
 	own := f.findPods(p, &d)
@@ -410,7 +413,9 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	}}, d)
 	if err != nil {
 		p.fail(err)
-		return
+		if made = f.planned.layout; made == nil {
+			return
+		}
 	}
 	if fresh {
 		f.log.Debug("planned", "peers", len(made.Peers))
@@ -423,20 +428,40 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	changed, unfiltered := f.firewall.Apply(p.now, made, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
-	f.did(changed, unfiltered)(p, "nftables table")
+	filtered := f.filter(p, made)
 	f.rules(p)
-	if p.link != nil {
+	if p.link != nil && p.table != firewall.Unknown {
 		f.tunnel(ctx, p)
 	}
-	sizes := f.routes(ctx, p, d, unfiltered == nil)
+	sizes := f.routes(ctx, p, d, filtered)
 	p.problems = append(p.problems, f.surroundings(layout)...)
-	f.prober.Ends().Set(f.ends(p, layout, len(d.Nodes), sizes, unfiltered == nil))
+	f.prober.Ends().Set(f.ends(p, layout, len(d.Nodes), sizes, filtered))
 	for _, text := range []string{f.prober.Trouble(), f.prober.Ends().Trouble()} {
 		if text != "" && p.link != nil {
 			p.problems = append(p.problems, plan.Problem{Text: text})
 		}
 	}
+}
+
+// filter makes the nftables table the desired one, and reports whether it is.
+func (f *Fabric) filter(p *pass, made *plan.Layout) bool {
+	changed, err := f.firewall.Apply(p.now, made, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
+	p.table = f.firewall.Presence(p.now)
+	if err == nil {
+		f.did(changed, nil)(p, "nftables table")
+		return true
+	}
+	switch p.table {
+	case firewall.Present:
+		err = fmt.Errorf("what is open to peers cannot be changed, and stays as it was: %w", err)
+	case firewall.Absent:
+		err = fmt.Errorf("no packets pass between this node and other clusters, because it has no firewall rules for them: %w", err)
+		p.status.Unfiltered = err.Error()
+	case firewall.Unknown:
+		err = fmt.Errorf("tunnels are not changed until the firewall rules can be read: %w", err)
+	}
+	p.fail(fmt.Errorf("%w: check that no other program owns or deletes the table inet %s (nft list tables), and that the kernel has the modules nf_tables, nft_nat, nft_masq and nft_ct (modprobe)", err, firewall.TableName))
+	return false
 }
 
 // rules makes the routing rules the desired ones.
@@ -639,7 +664,11 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 
 	f.trials.choose(p.now, p.layout.Peers, deviceKeys(p.device), f.leads)
 	dial, again, detours := f.dials(ctx, p)
-	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
+	peers := p.layout.Peers
+	if p.table == firewall.Absent {
+		peers = shut(p.layout)
+	}
+	changes := slices.Concat(restart(again, peers, p.device.Peers, dial), peerChanges(peers, p.device.Peers, dial))
 	if len(changes) == 0 {
 		f.wrote = false
 		return

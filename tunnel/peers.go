@@ -8,6 +8,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -77,6 +78,21 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		remove = append(remove, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, Remove: true})
 	}
 	return slices.Concat(changes, shrink, remove)
+}
+
+// shut returns the peers of a layout without the prefixes by which packets from and to other clusters
+// pass, on whichever way. The sessions with them stay, so that opening is quick.
+func shut(l plan.Layout) []plan.WireGuardPeer {
+	out := slices.Clone(l.Peers)
+	for i, w := range out {
+		if w.KeyMissing {
+			out[i].NextKey, out[i].FormerKey = plan.PublicKey{}, plan.PublicKey{} // they would keep their prefixes
+		}
+		out[i].AllowedIPs = slices.DeleteFunc(slices.Clone(w.AllowedIPs), func(a netip.Prefix) bool {
+			return w.Remote || cidr.Set(l.Remote).Overlaps(a)
+		})
+	}
+	return out
 }
 
 // hasMore reports whether a peer has prefixes beyond those that it should have and those that are

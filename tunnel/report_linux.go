@@ -12,6 +12,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -28,8 +29,8 @@ func (f *Fabric) report(p *pass) {
 		overlays[w.PublicKey] = w.Overlay
 	}
 	for _, q := range s.Peers {
-		if q.OnDemand {
-			continue // carriers serve where it does not
+		if q.OnDemand || q.Remote && s.Unfiltered != "" {
+			continue // carriers serve where it does not, and nothing passes without firewall rules
 		}
 		if text := f.problemOf(p.now, q, f.prober.Status(overlays[q.PublicKey])); text != "" {
 			p.problems = append(p.problems, plan.Problem{Peer: q.Cluster, Text: text})
@@ -153,7 +154,7 @@ func (f *Fabric) forget(p *pass) {
 
 // sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
-	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
+	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay && a.Unfiltered == b.Unfiltered &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
 		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndStatus) }) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
@@ -191,6 +192,10 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 			last.at = p.now
 		}
 		last.bytes = have.ReceiveBytes
+		f.traffic[w.PublicKey] = last
+	}
+	if p.table == firewall.Absent && p.now.Sub(have.LastHandshakeTime) < sessionLife {
+		last.at = p.now // its packets are dropped and may not count: it is not dialled elsewhere
 		f.traffic[w.PublicKey] = last
 	}
 	alive := p.now.Sub(last.at) < silence

@@ -47,6 +47,9 @@ type Status struct {
 	// Switches is how often the way of this node to a peer changed from one pair of gateways to
 	// another, by the peer's cluster ID.
 	Switches map[string]uint64
+	// Unfiltered is why no packets pass between this node and other clusters: it has no firewall rules
+	// for them, and cannot write them. Empty means that it has.
+	Unfiltered string
 	// Problems are the current problems, worst first.
 	Problems []plan.Problem
 }

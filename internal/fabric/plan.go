@@ -312,14 +312,11 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	if s.Overlay.IsValid() {
 		status.OverlayAddress = s.Overlay.String()
 	}
-	first := map[string]string{} // problem of each peer
 	var problems []string
 	for _, p := range s.Problems {
 		problems = append(problems, p.Text)
-		if first[p.Peer] == "" {
-			first[p.Peer] = p.Text
-		}
 	}
+	first := problemOfEach(s)
 	for _, p := range s.Peers {
 		if p.Active {
 			status.Paths = append(status.Paths, pathOf(p, first[p.Cluster]))
@@ -348,6 +345,24 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	}
 	status.DirectPaths, status.Problems = direct, firstProblems(problems)
 	return status
+}
+
+// problemOfEach returns the first problem of each peer.
+func problemOfEach(s tunnel.Status) map[string]string {
+	out := map[string]string{}
+	if s.Unfiltered != "" {
+		for _, p := range s.Peers {
+			if p.Remote {
+				out[p.Cluster] = "this node passes no packets of other clusters, because it has no firewall rules for them: see its problems"
+			}
+		}
+	}
+	for _, p := range s.Problems {
+		if out[p.Peer] == "" {
+			out[p.Peer] = p.Text
+		}
+	}
+	return out
 }
 
 // directPaths returns the direct paths in the order of their peers, and how many there are

@@ -175,6 +175,18 @@ func TestPathsWithoutAnEndpointReportIt(t *testing.T) {
 	}
 }
 
+// A node without firewall rules says so on the path to each peer: probes are lost for no other reason.
+func TestPathsOfANodeWithoutFirewallRulesSayWhy(t *testing.T) {
+	t.Parallel()
+	got := NodeStatus(tunnel.Status{
+		Unfiltered: "no table", Problems: []plan.Problem{{Text: "no table: write it"}, {Peer: "away", Text: "no handshake"}},
+		Peers: []tunnel.PeerStatus{{Cluster: "away", Node: "g", Remote: true, Active: true, State: probe.PathDown}, {Cluster: "home", Node: "w", Active: true, State: probe.PathUp}},
+	}, &corev1.Node{})
+	if len(got.Paths) != 2 || !strings.Contains(got.Paths[0].Message, "no firewall rules") || got.Paths[1].Message != "" {
+		t.Errorf("paths are %+v", got.Paths)
+	}
+}
+
 func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ took, want time.Duration }{

@@ -25,16 +25,17 @@ type checks struct {
 	last   *v1alpha1.FabricPreflight
 }
 
-// deviceState is the state of the fabric's device on which a check depends.
+// deviceState is the state of the fabric's device and firewall on which a check depends.
 type deviceState struct {
-	backend tunnel.Backend
-	port    int
+	backend    tunnel.Backend
+	port       int
+	unfiltered string
 }
 
 // preflight checks the node, unless it did so a moment ago. It returns nil until the configuration of the
 // fabric is known.
 func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node, now time.Time) *v1alpha1.FabricPreflight {
-	device := deviceState{s.Backend, s.ListenPort}
+	device := deviceState{s.Backend, s.ListenPort, s.Unfiltered}
 	c := &n.checks
 	switch {
 	case c.observe == nil || (s.PublicKey.IsZero() && len(s.Problems) == 0):
@@ -63,7 +64,7 @@ func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node,
 // preflightOf returns the configuration of the fabric on the node, as the input of a check.
 func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel) preflight.Fabric {
 	f := preflight.Fabric{
-		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port,
+		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port, Unfiltered: s.Unfiltered,
 		Pool: cfg.AliasPool, Services: cfg.ServiceCIDRs, Pods: slices.Clone(cfg.PodCIDRs), OwnPods: kube.Prefixes(own.Spec.PodCIDRs),
 	}
 	if s.PodCIDRs != nil {

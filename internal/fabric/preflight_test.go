@@ -81,11 +81,13 @@ func TestANodeReportsItsFindings(t *testing.T) {
 		report("a little later", 2, "Error PortTaken")
 		time.Sleep(time.Second)
 		report("when it is time", 3)
+		fabric.status.Unfiltered = "no rules"
+		report("its firewall is gone", 4, "Error NFTablesUnavailable")
 		fabric.status = tunnel.Status{Problems: []plan.Problem{{Text: "no device"}}}
 		observed.Tun = false
-		report("without a device", 4, "Error TunMissing")
-		if found := strings.Count(log.String(), "finding on this node"); found != 3 {
-			t.Errorf("the log has %d findings, want 3: each as it comes\n%s", found, &log)
+		report("without a device", 5, "Error TunMissing")
+		if found := strings.Count(log.String(), "finding on this node"); found != 4 {
+			t.Errorf("the log has %d findings, want 4: each as it comes\n%s", found, &log)
 		}
 	})
 }

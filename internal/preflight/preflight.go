@@ -70,6 +70,9 @@ type Fabric struct {
 	Services []netip.Prefix
 	// Pods are the known prefixes of this cluster's pods, OwnPods those of this node's.
 	Pods, OwnPods []netip.Prefix
+	// Unfiltered is why the fabric lets no packets of other clusters pass: it has no nftables table, and
+	// cannot write it. Empty means that it has.
+	Unfiltered string
 	// Announced are the addresses of this node at which peers may dial it.
 	Announced []netip.Addr
 }
@@ -190,12 +193,16 @@ func only(prefixes []netip.Prefix, six bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != six })
 }
 
-func netfilter(_ *Fabric, o *Observed) *Finding {
-	if o.NFTables == "" {
+func netfilter(f *Fabric, o *Observed) *Finding {
+	message := f.Unfiltered
+	if o.NFTables != "" {
+		message = "nftables cannot be used: " + o.NFTables
+	}
+	if message == "" {
 		return nil
 	}
-	return found(NFTablesUnavailable, Error, "nftables cannot be used: "+o.NFTables,
-		"give the container the capability NET_ADMIN, and the node a kernel of 5.10 or later with the modules nf_tables and nft_nat (modprobe nf_tables)")
+	return found(NFTablesUnavailable, Error, message,
+		"give the container the capability NET_ADMIN, and the node a kernel of 5.10 or later with the modules nf_tables, nft_nat, nft_masq and nft_ct (modprobe), and check that no other program owns or deletes the table inet entente (nft list tables)")
 }
 
 func tun(f *Fabric, o *Observed) *Finding {

@@ -60,7 +60,8 @@ func TestFindingsNameTheCauseAndTheRemedy(t *testing.T) {
 			*o = Observed{Tun: true, Forward4: -1, Forward6: -1, Conntrack: -1, ConntrackMax: -1, Unread: []string{"routes: EPERM"}}
 		}, "Warning CheckIncomplete", "routes: EPERM"},
 
-		"no nftables": {func(_ *Fabric, o *Observed) { o.NFTables = "operation not permitted" }, "Error NFTablesUnavailable", "not permitted"},
+		"no nftables":                {func(_ *Fabric, o *Observed) { o.NFTables = "operation not permitted" }, "Error NFTablesUnavailable", "not permitted"},
+		"the fabric's table is gone": {func(f *Fabric, _ *Observed) { f.Unfiltered = "no packets pass between this node and other clusters" }, "Error NFTablesUnavailable", "no packets pass"},
 
 		"no TUN, with WireGuard in the kernel":    {func(_ *Fabric, o *Observed) { o.Tun, o.WireGuard = false, true }, "", ""},
 		"no TUN, with a device of an earlier run": {func(f *Fabric, o *Observed) { o.Tun, f.HasDevice = false, true }, "", ""},

@@ -39,13 +39,50 @@ type Table struct {
 	// returns other rules than were written must not cause a loop.
 	written   time.Time
 	writtenBy string
+	// presence is what was last known, read is when that was. At first it is when reading was first tried.
+	presence Presence
+	read     time.Time
 	// counted are the sets for the prefixes in countedOf, which the last layout counts.
 	counted   []ruleSet
 	countedOf []netip.Prefix
 }
 
-// writeEvery is the least time in which the same chains and sets are written again.
-const writeEvery = time.Second
+const (
+	// writeEvery is the least time in which the same chains and sets are written again, unless there is no
+	// table.
+	writeEvery = time.Second
+	// unreadMost is for how long a table counts as it was last read while it cannot be read. After that
+	// it counts as absent.
+	unreadMost = 10 * time.Second
+)
+
+// Presence is whether the kernel has a table that drops what it does not open to peers. That is the desired
+// one, or an older one.
+type Presence int
+
+// The states of the table.
+const (
+	// Unknown: it could not be read yet.
+	Unknown Presence = iota
+	Present
+	Absent
+)
+
+// Presence returns what Apply last learnt.
+func (w *Table) Presence(now time.Time) Presence {
+	if now.Sub(w.read) > unreadMost {
+		return Absent
+	}
+	return w.presence
+}
+
+// learn notes the state of the table.
+func (w *Table) learn(now time.Time, drops bool) {
+	w.read, w.presence = now, Absent
+	if drops {
+		w.presence = Present
+	}
+}
 
 // buffers enlarges the buffers of a netlink socket, as far as it is allowed.
 func buffers[C interface {
@@ -56,7 +93,7 @@ func buffers[C interface {
 }
 
 func table() *nftables.Table {
-	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 }
 
 // Apply makes the table match a layout and reports whether it changed it. The layout must not change
@@ -64,9 +101,15 @@ func table() *nftables.Table {
 // transaction, so that the counters and elements of other peers stay. If that is not possible, as with
 // a table of another version, the table is replaced.
 func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports) (changed bool, err error) {
+	if w.read.IsZero() {
+		w.read = now
+	}
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
+	}
+	if generation == w.matched {
+		w.learn(now, true)
 	}
 	if generation == w.matched && l == w.of {
 		return false, nil
@@ -83,16 +126,21 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
-	have, err := readTable(c)
+	chains, err := readChains(c)
 	if err != nil {
-		return false, fmt.Errorf("read nftables table %s: %w", tableName, err)
+		return false, fmt.Errorf("read nftables table %s: %w", TableName, err)
+	}
+	w.learn(now, dropsTheRest(chains, want))
+	have, err := readTable(c, chains)
+	if err != nil {
+		return false, fmt.Errorf("read nftables table %s: %w", TableName, err)
 	}
 	d := compareTable(have, want)
 	switch {
 	case d.none():
 		w.matched, w.digest, w.of = generation, want.digest, l
 		return false, nil
-	case d.structure() && w.writtenBy == want.digest && now.Sub(w.written) < writeEvery:
+	case d.structure() && w.presence == Present && w.writtenBy == want.digest && now.Sub(w.written) < writeEvery:
 		return false, nil // compared again soon
 	case d.structure():
 		w.written, w.writtenBy = now, want.digest
@@ -101,9 +149,10 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 	w.matched, w.digest, w.of = 0, "", nil
 	if d.replace || changeTable(d) != nil {
 		if err := replaceTable(want); err != nil {
-			return false, fmt.Errorf("replace nftables table %s: %w", tableName, err)
+			return false, fmt.Errorf("replace nftables table %s: %w", TableName, err)
 		}
 	}
+	w.learn(now, true)
 	return true, nil
 }
 
@@ -118,26 +167,32 @@ type chainState struct {
 	rules [][]byte // their comments
 }
 
-func readTable(c *nftables.Conn) (tableState, error) {
-	st := tableState{chains: map[string]chainState{}, sets: map[string][]nftables.SetElement{}}
+func readChains(c *nftables.Conn) (map[string]chainState, error) {
+	out := map[string]chainState{}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return st, fmt.Errorf("list chains: %w", err)
+		return nil, fmt.Errorf("list chains: %w", err)
 	}
 	for _, chain := range chains {
-		if chain.Table.Name != tableName {
+		if chain.Table.Name != TableName {
 			continue
 		}
 		rules, err := c.GetRules(table(), chain)
 		if err != nil {
-			return st, fmt.Errorf("list rules of %s: %w", chain.Name, err)
+			return nil, fmt.Errorf("list rules of %s: %w", chain.Name, err)
 		}
 		has := chainState{chain: chain}
 		for _, r := range rules {
 			has.rules = append(has.rules, r.UserData)
 		}
-		st.chains[chain.Name] = has
+		out[chain.Name] = has
 	}
+	return out, nil
+}
+
+// readTable adds the sets to the chains of a table.
+func readTable(c *nftables.Conn, chains map[string]chainState) (tableState, error) {
+	st := tableState{chains: chains, sets: map[string][]nftables.SetElement{}}
 	if len(st.chains) == 0 {
 		return st, nil // without a table the request for its sets would fail
 	}
@@ -210,6 +265,28 @@ func compareTable(have tableState, want ruleset) tableChange {
 		}
 	}
 	return d
+}
+
+// dropsTheRest reports whether a table drops the packets from and to peers that it does not open: the
+// chains where they pass are there, and end as in the desired one. What an older table opens may differ.
+func dropsTheRest(have map[string]chainState, want ruleset) bool {
+	for _, w := range want.chains {
+		if !slices.Contains([]string{"forward", "from-tunnel", "to-tunnel", "input"}, w.name) {
+			continue
+		}
+		h, exists := have[w.name]
+		if !exists || !sameChain(h.chain, w) || len(h.rules) == 0 || purpose(h.rules[len(h.rules)-1]) != w.rules[len(w.rules)-1].text {
+			return false
+		}
+	}
+	return true
+}
+
+// purpose returns the text of a rule by its user data, without the digest of its chain.
+func purpose(data []byte) string {
+	comment, _ := userdata.GetString(data, userdata.TypeComment)
+	text, _, _ := strings.Cut(comment, " #")
+	return text
 }
 
 func sameChain(h *nftables.Chain, w ruleChain) bool {
@@ -354,7 +431,7 @@ func changeTable(d tableChange) error {
 		c.DelChain(w.chain(t))
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("change nftables table %s: %w", tableName, err)
+		return fmt.Errorf("change nftables table %s: %w", TableName, err)
 	}
 	return nil
 }
@@ -406,7 +483,7 @@ func Remove() error {
 	c.AddTable(table())
 	c.DelTable(table())
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("delete nftables table %s: %w", tableName, err)
+		return fmt.Errorf("delete nftables table %s: %w", TableName, err)
 	}
 	return nil
 }

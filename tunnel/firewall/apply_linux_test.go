@@ -120,7 +120,11 @@ func change(want ruleset) error {
 		if err != nil {
 			return err
 		}
-		have, err := readTable(c)
+		chains, err := readChains(c)
+		if err != nil {
+			return err
+		}
+		have, err := readTable(c, chains)
 		if err != nil {
 			return err
 		}

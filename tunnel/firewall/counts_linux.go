@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -72,7 +70,7 @@ func eachCounter(do func(text string, n Count)) error {
 	}
 	defer func() { _ = c.Close() }()
 	_ = c.SetReadBuffer(netlinkBuffer) // as much of it as is allowed
-	name, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(tableName + "\x00")}})
+	name, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(TableName + "\x00")}})
 	if err != nil {
 		return err
 	}
@@ -108,8 +106,7 @@ func decodeRule(b []byte) (text string, n Count, counts bool, err error) {
 	for attributes.Next() {
 		switch attributes.Type() {
 		case unix.NFTA_RULE_USERDATA:
-			comment, _ := userdata.GetString(attributes.Bytes(), userdata.TypeComment)
-			text, _, _ = strings.Cut(comment, " #")
+			text = purpose(attributes.Bytes())
 		case unix.NFTA_RULE_EXPRESSIONS:
 			attributes.Nested(func(list *netlink.AttributeDecoder) error {
 				for list.Next() {

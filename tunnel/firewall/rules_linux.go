@@ -17,8 +17,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// tableName is the nftables table, of family inet, that is ours.
-const tableName = "entente"
+// TableName is the name of the nftables table, of family inet, that is ours.
+const TableName = "entente"
 
 // ruleset is the content of the table, as a value.
 type ruleset struct {
