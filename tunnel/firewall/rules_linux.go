@@ -350,10 +350,13 @@ func (b *rulesBuilder) translation(f family, t plan.Translation, name string) []
 	return []ruleChain{f.errors("errors-"+in.name, f.source, toReal, real), f.errors("errors-"+out.name, f.dest, toAlias, alias), in, out}
 }
 
-// peerSuffix is the end of a name that belongs to a peer.
+// peerSuffix is the end of a name that belongs to a peer. Peers influence their IDs by their keys, so the
+// digest has as many bits as an ID, against collisions. With all of its bits elementsPerMessage elements
+// would hardly fit.
 func (f family) peerSuffix(cluster string) string {
+	const bits = 160
 	sum := sha256.Sum256([]byte(cluster))
-	return f.suffix + "-" + hex.EncodeToString(sum[:6])
+	return f.suffix + "-" + hex.EncodeToString(sum[:bits/8])
 }
 
 // masqueradeChains makes a chain for each peer that does not know all pods of this node, in
