@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,5 +43,23 @@ func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 	got = NodeStatus(s, &corev1.Node{})
 	if last := got.Problems[len(got.Problems)-1]; len(got.Problems) != maxProblems || !strings.HasPrefix(last, "and 3 more problems") {
 		t.Errorf("of %d problems the last in the status is %q", maxProblems+2, last)
+	}
+}
+
+// A peer that has many problems hides neither those of the node nor those of other peers.
+func TestNoPeerFillsTheProblemsOfANode(t *testing.T) {
+	t.Parallel()
+	var s tunnel.Status
+	for i := range 64 {
+		s.Problems = append(s.Problems, plan.Problem{Peer: "hostile", Text: fmt.Sprint("gateway ", i, " is left out")})
+	}
+	s.Problems = append(s.Problems, plan.Problem{Peer: "other", Text: "no handshake"}, plan.Problem{Text: "no table"}, plan.Problem{Peer: "other", Text: "no endpoint"})
+	got := NodeStatus(s, &corev1.Node{}).Problems
+	want := []string{"no table", "gateway 0 is left out", "no handshake", "gateway 1 is left out", "no endpoint", "gateway 2 is left out"}
+	if len(got) != maxProblems || !slices.Equal(got[:len(want)], want) {
+		t.Errorf("%d problems, the first are %q, want %q", len(got), got[:min(len(got), len(want))], want)
+	}
+	if last := got[len(got)-1]; !strings.HasPrefix(last, "and 36 more problems") {
+		t.Errorf("the last is %q", last)
 	}
 }

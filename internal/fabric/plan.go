@@ -312,9 +312,9 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	if s.Overlay.IsValid() {
 		status.OverlayAddress = s.Overlay.String()
 	}
-	var problems []string
-	for _, p := range s.Problems {
-		problems = append(problems, p.Text)
+	problems := slices.Clone(s.Problems)
+	problem := func(format string, args ...any) {
+		problems = append(problems, plan.Problem{Text: fmt.Sprintf(format, args...)})
 	}
 	first := problemOfEach(s)
 	for _, p := range s.Peers {
@@ -333,7 +333,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	seen := observedGateways(s.Peers)
 	if left := len(seen) - maxObservedGateways; left > 0 {
 		seen = seen[:maxObservedGateways]
-		problems = append(problems, fmt.Sprintf("the observed addresses of %d gateways of peers are not in this status, which has %d", left, maxObservedGateways))
+		problem("the observed addresses of %d gateways of peers are not in this status, which has %d", left, maxObservedGateways)
 	}
 	status.ObservedGateways = seen
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
@@ -341,7 +341,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	})
 	direct, left := directPaths(s.Peers)
 	if left > 0 {
-		problems = append(problems, fmt.Sprintf("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect))
+		problem("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect)
 	}
 	status.DirectPaths, status.Problems = direct, firstProblems(problems)
 	return status
@@ -377,8 +377,26 @@ func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirectPath, le
 	return out[:shown], len(out) - shown
 }
 
-// firstProblems returns as many problems as a status has room for, with the number of the others.
-func firstProblems(texts []string) []string {
+// firstProblems returns as many problems as a status has room for, with the number of the others. First come
+// those of the node itself, then one of each peer in turn, so that no peer hides the problems of others.
+func firstProblems(problems []plan.Problem) []string {
+	type place struct {
+		turn int
+		text string
+	}
+	var ordered []place
+	count := map[string]int{}
+	for _, p := range problems {
+		if p.Peer != "" {
+			count[p.Peer]++
+		}
+		ordered = append(ordered, place{count[p.Peer], p.Text})
+	}
+	slices.SortStableFunc(ordered, func(a, b place) int { return cmp.Compare(a.turn, b.turn) })
+	var texts []string
+	for _, p := range ordered {
+		texts = append(texts, p.text)
+	}
 	if left := len(texts) - maxProblems; left > 0 {
 		return append(slices.Clone(texts[:maxProblems-1]), fmt.Sprintf("and %d more problems, which are listed when some of these are solved", left+1))
 	}

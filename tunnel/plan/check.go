@@ -139,7 +139,7 @@ func (p *planner) fitGateways(q Peer) []Gateway {
 	own := overlayPrefix(q.ClusterID)
 	keys, names, overlays := map[PublicKey]bool{}, map[string]bool{}, map[netip.Addr]bool{}
 	var out []Gateway
-	var left leftOut
+	var left, undialled leftOut
 	if n := len(q.Gateways) - maxGateways; n > 0 {
 		left.add(n, "the limit is %d gateways (maxGateways)", maxGateways)
 		q.Gateways = q.Gateways[:maxGateways]
@@ -165,33 +165,32 @@ func (p *planner) fitGateways(q Peer) []Gateway {
 			continue
 		}
 		keys[g.PublicKey], names[g.Node], overlays[overlay] = true, true, true
-		g.Endpoints = p.fitEndpoints(q, g)
+		g.Endpoints = fitEndpoints(q, g, &undialled)
 		if !g.Relay.Addr().IsLoopback() {
 			g.Relay = netip.AddrPort{}
 		}
 		out = append(out, g)
 	}
 	p.reportLeftOut(q.ClusterID, "a gateway", left)
+	p.reportLeftOut(q.ClusterID, "an endpoint of a gateway", undialled)
 	return out
 }
 
 // fitEndpoints returns the endpoints of a gateway that can be dialled. One without any can
-// dial us.
-func (p *planner) fitEndpoints(q Peer, g Gateway) []string {
+// dial us. It adds the others to those that are left out.
+func fitEndpoints(q Peer, g Gateway, left *leftOut) []string {
 	var out []string
-	var left leftOut
 	for _, e := range g.Endpoints {
 		err := checkEndpoint(e, q.Aliases())
 		if err == nil && len(out) >= MaxEndpoints {
 			err = fmt.Errorf("the limit is %d endpoints (MaxEndpoints)", MaxEndpoints)
 		}
 		if err != nil {
-			left.add(1, "%w", err)
+			left.add(1, "gateway %s: %w", g.Node, err)
 			continue
 		}
 		out = append(out, e)
 	}
-	p.reportLeftOut(q.ClusterID, "an endpoint of gateway "+g.Node, left)
 	return out
 }
 

@@ -216,6 +216,29 @@ func TestPlanLeavesOutBadPartsOnly(t *testing.T) {
 	}
 }
 
+// However many gateways of a peer have endpoints that cannot be dialled, that is one problem.
+func TestRefusedEndpointsOfAPeerAreOneProblem(t *testing.T) {
+	d := home("gw")
+	d.Peers = []Peer{second(func(p *Peer) {
+		p.Gateways = manyGateways(maxGateways)
+		for i := range p.Gateways {
+			p.Gateways[i].Endpoints = []string{"127.0.0.1:1", "203.0.113.1:51820"}
+		}
+	})}
+	got, err := Plan(d, Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Problems) != 1 || got.Problems[0].Peer != "evil" {
+		t.Fatalf("%d problems, want one: %q", len(got.Problems), got.Problems)
+	}
+	for _, want := range []string{"gateway g0", "127.0.0.1 is not", fmt.Sprintf("%d more", maxGateways-1)} {
+		if !strings.Contains(got.Problems[0].Text, want) {
+			t.Errorf("%q does not have %q", got.Problems[0].Text, want)
+		}
+	}
+}
+
 func manyPrefixes(first []netip.Prefix, n int) []netip.Prefix {
 	for i := 0; len(first) < n; i++ {
 		first = append(first, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i / 100), byte(i % 100 * 2), 0}), 24))
