@@ -24,8 +24,8 @@ const (
 // Times.
 const (
 	// quarantine is for how long the alias of an address that is no longer used is not
-	// allocated to another one, nor one of a whole prefix to another peer, so that clients that still use it do not reach another pod. Where a
-	// peer has no room left it is shortQuarantine.
+	// allocated to another one, nor one of a whole prefix to another peer, so that clients that still
+	// use it do not reach another pod. Where a peer has no room left it is shortQuarantine.
 	quarantine      = 5 * time.Minute
 	shortQuarantine = time.Minute
 )

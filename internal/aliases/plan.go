@@ -25,9 +25,9 @@ type Input struct {
 	// Avoid are prefixes that this cluster's nodes reach by other routes. No new alias is allocated
 	// there; existing ones stay.
 	Avoid []netip.Prefix
-	// Resting are prefixes that other peers had until lately. They are avoided, too, unless the peer's single addresses
-	// find no other room.
-	Resting []netip.Prefix
+	// Resting are prefixes that other peers had until lately, and JustReleased the last of them. The former are avoided,
+	// too, unless a prefix finds no other room, and the latter unless a single address finds none.
+	Resting, JustReleased []netip.Prefix
 	// Have is the current allocation of the peer, Others the space of each other peer.
 	Have   Allocation
 	Others []Space
@@ -112,18 +112,23 @@ type Result struct {
 // and overlap nothing else: an alias never changes while its address is used. Equal input gives
 // equal output, for any order of the lists.
 func Plan(in Input) Result {
-	rested := in
-	rested.Avoid = slices.Concat(in.Avoid, in.Resting)
-	out := plan(rested)
-	if len(in.Resting) > 0 && len(out.Unallocated) > 0 {
-		if again := plan(in); len(again.Unallocated) < len(out.Unallocated) {
-			return again
+	out := planBeside(in, in.Resting)
+	if len(in.Resting) > 0 && len(out.ByAddress)+len(out.Unallocated) > 0 {
+		if again := planBeside(in, in.JustReleased); len(again.ByAddress) < len(out.ByAddress) || len(again.Unallocated) < len(out.Unallocated) {
+			out = again
+		}
+	}
+	if len(in.JustReleased) > 0 && len(out.Unallocated) > 0 {
+		if again := planBeside(in, nil); len(again.Unallocated) < len(out.Unallocated) {
+			out = again
 		}
 	}
 	return out
 }
 
-func plan(in Input) Result {
+// planBeside plans with some more prefixes that are avoided.
+func planBeside(in Input, resting []netip.Prefix) Result {
+	in.Avoid = slices.Concat(in.Avoid, resting)
 	p := planner{in: in, rooms: map[bool]*room{}}
 	prefixes := p.valid()
 	p.keepExisting(prefixes)

@@ -30,12 +30,17 @@ func (r *Released) Add(peer string, had, has []netip.Prefix, now time.Time) {
 	r.list = r.list[max(0, len(r.list)-maxReleased):]
 }
 
-// OfOthers returns what other peers than one gave up less than quarantine ago.
-func (r *Released) OfOthers(peer string, now time.Time) (out []netip.Prefix) {
+// OfOthers returns what other peers than one gave up less than quarantine ago, and less than shortQuarantine ago.
+func (r *Released) OfOthers(peer string, now time.Time) (resting, justReleased []netip.Prefix) {
 	for _, x := range r.list {
-		if x.peer != peer && now.Sub(x.at) < quarantine {
-			out = append(out, x.alias)
+		age := now.Sub(x.at)
+		if x.peer == peer || age >= quarantine {
+			continue
+		}
+		resting = append(resting, x.alias)
+		if age < shortQuarantine {
+			justReleased = append(justReleased, x.alias)
 		}
 	}
-	return out
+	return resting, justReleased
 }

@@ -24,21 +24,23 @@ func TestNoOtherPeerGetsAPrefixThatWasJustReleased(t *testing.T) {
 		"another peer, nearly after that":          {wide, "v", quarantine - time.Second, false, false},
 		"another peer after that":                  {wide, "v", quarantine, true, false},
 		"the same peer at once":                    {wide, "h", time.Second, true, false},
-		"another peer, where there is little room": {narrow, "v", time.Second, false, true},
+		"another peer, where there is little room": {narrow, "v", shortQuarantine - time.Second, false, true},
+		"the same after a minute":                  {narrow, "v", shortQuarantine, true, false},
 		"the same after that":                      {narrow, "v", quarantine, true, false},
 	} {
 		had := Plan(Input{Pool: tc.pool, Prefixes: prefixes, Now: start}).Space().Prefixes
 		var released Released
 		released.Add("h", had, nil, start)
 		now, addr := start.Add(tc.after), netip.MustParseAddr("10.0.0.7")
-		in := Input{Pool: tc.pool, Resting: released.OfOthers(tc.peer, now), Prefixes: prefixes, Addresses: []netip.Addr{addr}, Now: now}
+		in := Input{Pool: tc.pool, Prefixes: prefixes, Addresses: []netip.Addr{addr}, Now: now}
+		in.Resting, in.JustReleased = released.OfOthers(tc.peer, now)
 		got := Plan(in)
 		alias, ok := got.Of(addr)
 		if !ok || had[0].Contains(alias) != tc.same || (len(got.ByAddress) > 0) != tc.split {
 			t.Errorf("%s: %v is known as %v, by address %v; h had %v", name, addr, alias, got.ByAddress, had)
 		}
 		// What was allocated stays.
-		in.Have, in.Resting = got.Allocation, append(in.Resting, got.Space().Prefixes...)
+		in.Have, in.Resting, in.JustReleased = got.Allocation, append(in.Resting, got.Space().Prefixes...), append(in.JustReleased, got.Space().Prefixes...)
 		if again, _ := Plan(in).Of(addr); again != alias {
 			t.Errorf("%s: it is known as %v then", name, again)
 		}
@@ -53,7 +55,7 @@ func TestReleasedPrefixesTakeNoShareOfThePool(t *testing.T) {
 	for a := netip.MustParseAddr("10.0.0.1"); len(addrs) < 100; a = a.Next() {
 		addrs = append(addrs, a)
 	}
-	got := Plan(Input{Pool: pool, Resting: pool, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Addresses: addrs, Now: now})
+	got := Plan(Input{Pool: pool, Resting: pool, JustReleased: pool, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Addresses: addrs, Now: now})
 	if len(got.Unallocated) > 0 {
 		t.Errorf("%d addresses have no alias", len(got.Unallocated))
 	}
@@ -63,7 +65,7 @@ func TestReleasedPrefixesTakeNoShareOfThePool(t *testing.T) {
 		released.Add("h", []netip.Prefix{p}, nil, now)
 		p = netip.PrefixFrom(p.Addr().Next(), 32)
 	}
-	if kept := released.OfOthers("v", now); len(kept) != maxReleased || !slices.Contains(kept, netip.PrefixFrom(p.Addr().Prev(), 32)) {
+	if kept, _ := released.OfOthers("v", now); len(kept) != maxReleased || !slices.Contains(kept, netip.PrefixFrom(p.Addr().Prev(), 32)) {
 		t.Errorf("%d are kept", len(kept))
 	}
 	released.Add("h", []netip.Prefix{p}, nil, now.Add(quarantine))

@@ -36,7 +36,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		if in.Others, err = r.spaces(ctx, fc); err != nil {
 			return
 		}
-		in.Resting = r.released.OfOthers(fc.Spec.ClusterID, in.Now)
+		in.Resting, in.JustReleased = r.released.OfOthers(fc.Spec.ClusterID, in.Now)
 		result := planFor(in, fc.Status.Network, transit.Through(fc))
 		r.replaceAliases(m, fc, result.Allocation)
 		m.planned = true

@@ -51,7 +51,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	}
 	r.mu.Lock()
 	in.aliases.Others, err = r.spaces(ctx, fc)
-	in.aliases.Resting = r.released.OfOthers(fc.Spec.ClusterID, in.aliases.Now)
+	in.aliases.Resting, in.aliases.JustReleased = r.released.OfOthers(fc.Spec.ClusterID, in.aliases.Now)
 	if m := r.memory[fc.UID]; m != nil && m.planned {
 		in.aliases.Have = m.aliases
 	}
