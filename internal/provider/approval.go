@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,14 @@ import (
 // request that waits for approval. An approval covers what the administrator saw: an ask for
 // more, for other nodes, classes or another network waits under another ID, that of the
 // request with a number. granted is what the request's contract has already; an ask within
-// that needs no further approval.
+// that needs no further approval. A request whose own ID ends like that is refused: an approval
+// of the one would be one of the other.
 func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask) (bool, *v1alpha1.PendingRequest, error) {
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
+	if numbered.MatchString(ask.RequestID) {
+		return false, nil, peering.Refuse(peering.ReasonRequestInvalid, "",
+			"a request that needs an approval must not have an ID that ends with a dot and digits, as %q does: ask by another one", ask.RequestID)
+	}
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
 	if slices.Contains(denied, ask.RequestID) {
 		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied the request")
@@ -49,13 +55,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 	if slices.ContainsFunc(denied, ofRequest) {
 		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied to grant more by this request")
 	}
-	id := ask.RequestID
-	taken := func(id string) bool {
-		return slices.Contains(approved, id) || slices.ContainsFunc(entries, func(r v1alpha1.PendingRequest) bool { return r.ID == id })
-	}
-	for n := 2; taken(id); n++ {
-		id = ask.RequestID + "." + strconv.Itoa(n)
-	}
+	id := nextID(fc, ask.RequestID)
 	if len(id) > peering.MaxRequestIDLen {
 		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "",
 			"less was approved, and the request ID is too long to append the suffix by which more is asked for: it has %d characters, the limit is %d", len(ask.RequestID), peering.MaxRequestIDLen)
@@ -79,15 +79,40 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 	return false, pending, nil
 }
 
+// numbered is an ID with the number of an ask for more.
+var numbered = regexp.MustCompile(`\.[0-9]+$`)
+
 // isRequest reports whether an ID is that of a request, or that of an ask for more by
 // the same request.
 func isRequest(id, request string) bool {
 	rest, ok := strings.CutPrefix(id, request)
-	if !ok || rest == "" {
-		return ok
+	return ok && (rest == "" || numbered.FindString(rest) == rest)
+}
+
+// nextID returns the ID of the next ask of a request: greater than all that there are, since an administrator may
+// be about to approve one that is dropped meanwhile, and must not approve another ask by its ID.
+func nextID(fc *v1alpha1.ForeignCluster, request string) string {
+	highest := 0
+	use := func(id string) {
+		if !isRequest(id, request) {
+			return
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(strings.TrimPrefix(id, request), "."))
+		if err != nil {
+			n = 1 // the first has no number
+		}
+		highest = max(highest, n)
 	}
-	number, ok := strings.CutPrefix(rest, ".")
-	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+	for i := range fc.Status.Requests {
+		use(fc.Status.Requests[i].ID)
+	}
+	for _, id := range slices.Concat(fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests) {
+		use(id)
+	}
+	if highest == 0 {
+		return request
+	}
+	return request + "." + strconv.Itoa(highest+1)
 }
 
 // covers reports whether an ask stays within a request that administrators can see.
@@ -140,10 +165,9 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 	}
 	pending.Time = metav1.NewTime(now)
 	return p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
-		// A request never changes once administrators can see it. If its ID is taken,
-		// the cache was behind; the next repetition gets another ID.
-		if slices.Contains(fc.Spec.ApprovedRequests, pending.ID) || slices.Contains(fc.Spec.DeniedRequests, pending.ID) ||
-			slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == pending.ID }) {
+		// A request never changes once administrators can see it, and its ID is not used again. If the next ID
+		// is another one, the cache was behind; the next repetition gets that.
+		if pending.ID != nextID(fc, request) {
 			return nil
 		}
 		// The peer no longer asks for what it asked for earlier by the same request.

@@ -134,7 +134,7 @@ func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	p.decided(0, []string{"r"}, nil)
 	p.pends(0, p.ask("r", "cpu=12"))
 	p.pends(0, p.ask("r")) // all there is
-	if got := p.waiting(0); !slices.Equal(got, []string{"r.3"}) && !slices.Equal(got, []string{"r.2"}) {
+	if got := p.waiting(0); !slices.Equal(got, []string{"r.3"}) {
 		t.Fatalf("waiting are %v", got)
 	}
 	p.decided(0, append([]string{"r"}, p.waiting(0)...), nil)
@@ -159,6 +159,38 @@ func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	}
 	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
+	}
+}
+
+// The ID of an ask that was dropped is not that of another one: an administrator who approves it approves nothing else.
+func TestAnIDOfARequestThatWaitsIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	for i, cpu := range []string{"cpu=2", "cpu=12", "cpu=13", "cpu=14"} {
+		p.pends(0, p.ask("r", cpu))
+		want := "r"
+		if i > 0 {
+			want = fmt.Sprint("r.", i+1)
+		}
+		if got := p.waiting(0); !slices.Equal(got, []string{want}) {
+			t.Fatalf("waiting are %v, want %s", got, want)
+		}
+	}
+	p.decided(0, []string{"r", "r.2", "r.3"}, nil)
+	p.pends(0, p.ask("r", "cpu=14"))
+}
+
+// Two requests share no approval: the ID of neither looks like an ask for more by the other.
+func TestAnApprovalIsOfOneRequest(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r.2", "cpu=2"))
+	wants(t, err, peering.ReasonRequestInvalid, "ends with a dot and digits")
+	p.decided(0, []string{"r.2"}, nil)
+	_, err = p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r.2", "cpu=2"))
+	wants(t, err, peering.ReasonRequestInvalid, "ends with a dot and digits")
+	if !isRequest("r.2", "r") || !isRequest("r", "r") || isRequest("r.2.3", "r") || isRequest("r.a", "r") || isRequest("r.", "r") || isRequest("ra", "r") {
+		t.Error("other IDs are of the request")
 	}
 }
 
