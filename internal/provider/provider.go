@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -95,6 +96,8 @@ type advertised struct {
 	ask peering.Ask
 	// tolerations is what its pods tolerate. It is not part of the advertisement.
 	tolerations []corev1.Toleration
+	// trust is the UID of the ForeignCluster by which the peer was trusted.
+	trust types.UID
 	// signing says that a contract is being made of it. It does not lapse meanwhile.
 	signing bool
 }
@@ -162,7 +165,7 @@ func (p *Provider) advertise(ctx context.Context, peer peering.ClusterID, ask pe
 	if p.advertised == nil {
 		p.advertised = map[requestKey]*advertised{}
 	}
-	p.advertised[key] = &advertised{ad: d.ad, ask: ask, tolerations: d.tolerations}
+	p.advertised[key] = &advertised{ad: d.ad, ask: ask, tolerations: d.tolerations, trust: m.Peers[peer].UID}
 	p.invalidate()
 	return d.ad, nil, nil
 }

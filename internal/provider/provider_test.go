@@ -1364,3 +1364,30 @@ func TestSignStaysWithinThePeersBudget(t *testing.T) {
 		t.Errorf("after the pause: %v", err)
 	}
 }
+
+// What was advertised to a peer that was forgotten is free, also for that peer once it joins again.
+func TestAdvertisementsEndWithTheTrustInAPeer(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(2), policyNamed("p"))...)
+	peer, all := p.peers[0].ID(), p.ask("before")
+	ad, err := p.Advertise(t.Context(), peer, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := p.ask("after", "cpu="+ad.Resources["cpu"].String())
+	_, err = p.Advertise(t.Context(), peer, again)
+	wants(t, err, peering.ReasonCapacityExhausted, "")
+	fc := p.peer(0)
+	if err := p.Client.Delete(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	fc.ResourceVersion, fc.UID = "", "another"
+	if err := p.Client.Create(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Advertise(t.Context(), peer, again); err != nil {
+		t.Error(err)
+	}
+	_, err = p.Sign(t.Context(), peer, p.envelope(0, p.terms(0, ad)))
+	wants(t, err, peering.ReasonAdvertisementExpired, "ask again")
+}

@@ -144,16 +144,16 @@ func (p *Provider) readMarket(ctx context.Context) (*market.Market, error) {
 	if p.snapshot.contracts, err = p.contracts(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := p.reservations()
+	reserved, err := p.reservations(m.Peers)
 	if err != nil {
 		return nil, err
 	}
 	return market.New(m, reserved)
 }
 
-// reservations returns what contracts grant and advertisements promise. It drops
-// advertisements that were stored as contracts. p.mu must be held.
-func (p *Provider) reservations() ([]market.Reservation, error) {
+// reservations returns what contracts grant and advertisements promise. It drops advertisements that
+// were stored as contracts, and those to peers that were forgotten and joined again since. p.mu must be held.
+func (p *Provider) reservations(peers map[peering.ClusterID]*v1alpha1.ForeignCluster) ([]market.Reservation, error) {
 	out := make([]market.Reservation, 0, len(p.snapshot.contracts)+len(p.advertised))
 	for _, name := range slices.Sorted(maps.Keys(p.snapshot.contracts)) {
 		c := p.snapshot.contracts[name]
@@ -173,6 +173,10 @@ func (p *Provider) reservations() ([]market.Reservation, error) {
 		// Its contract may be stored although the call that signed it ended before the
 		// response.
 		if c := p.snapshot.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
+			delete(p.advertised, key)
+			continue
+		}
+		if fc := peers[key.peer]; fc != nil && fc.UID != o.trust && !o.signing {
 			delete(p.advertised, key)
 			continue
 		}
