@@ -115,7 +115,7 @@ func TestAVirtualNodeReportsThatItsMirrorIsFull(t *testing.T) {
 			t.Errorf("the conditions are %+v, want that it is full: %v", node.Status.Conditions, full)
 		}
 		ref := func(i int) peering.ObjectRef {
-			return peering.ObjectRef{Kind: peering.KindConfigMap, Namespace: "shop", Name: fmt.Sprint(i), UID: fmt.Sprint(i)}
+			return peering.ObjectRef{Kind: peering.KindConfigMap, Namespace: fmt.Sprint("shop-", i), Name: "config", UID: fmt.Sprint(i)}
 		}
 		shown(false)
 		const most = 20_000
