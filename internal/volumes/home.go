@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -90,23 +89,14 @@ type Home struct {
 	Namespace string
 
 	mu      sync.Mutex
-	acks    map[string]ack // by the UID of the claim
+	acks    map[request]ack
 	claims  chan event.GenericEvent
 	volumes chan event.GenericEvent
 }
 
-// ack is the last acknowledgement of a volume by a contract's provider.
-type ack struct {
-	claim    types.NamespacedName
-	contract string
-	hash     peering.Hash
-	done     bool // the volume is as requested, or deleted
-	refusal  *peering.Refusal
-}
-
 // SetupWithManager registers the reconcilers of claims and volumes of our storage classes.
 func (h *Home) SetupWithManager(mgr ctrl.Manager) error {
-	h.acks = map[string]ack{}
+	h.acks = map[request]ack{}
 	h.claims, h.volumes = make(chan event.GenericEvent, 64), make(chan event.GenericEvent, 64)
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetAnnotations()[annotationProvisioner] == api.VolumeDriver })
 	abroad := predicate.NewPredicateFuncs(func(o client.Object) bool { return peerOf(o.(*corev1.PersistentVolume)) != "" })
@@ -141,62 +131,8 @@ func peerOf(pv *corev1.PersistentVolume) peering.ClusterID {
 	return peering.ClusterID(pv.Spec.CSI.VolumeAttributes[api.VolumePeer])
 }
 
-// Ack records the acknowledgement of a volume by a contract's provider.
-func (h *Home) Ack(contract string, a peering.Ack) {
-	h.mu.Lock()
-	known, ok := h.acks[a.Ref.UID]
-	if ok && known.contract == contract && (a.Hash == known.hash) {
-		known.done, known.refusal = a.Refusal == nil, a.Refusal
-		h.acks[a.Ref.UID] = known
-	}
-	h.mu.Unlock()
-	if !ok {
-		return
-	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: known.claim.Namespace, Name: known.claim.Name}}
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: a.Ref.Name}}
-	// The caller handles a provider's messages, and must not wait for a reconcile.
-	go func() {
-		h.claims <- event.GenericEvent{Object: claim}
-		h.volumes <- event.GenericEvent{Object: pv}
-	}()
-}
-
-// ask asks a provider for a volume, or to delete it if o is nil, and returns the acknowledgement so
-// far.
-func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, claim types.NamespacedName) ack {
-	now := ack{claim: claim, contract: contract}
-	if o != nil {
-		now.hash = o.Hash()
-	}
-	h.mu.Lock()
-	was, ok := h.acks[ref.UID]
-	same := ok && was.contract == now.contract && was.hash == now.hash
-	if !same {
-		h.acks[ref.UID] = now
-		was = now
-	}
-	h.mu.Unlock()
-	// This is repeated each time: a request may be lost with a session's state, and one that is
-	// known costs nothing.
-	switch {
-	case o != nil:
-		h.Providers.Want(contract, *o)
-	case !was.done:
-		h.Providers.Unwant(contract, ref)
-	}
-	return was
-}
-
-func (h *Home) forget(uid string) {
-	h.mu.Lock()
-	delete(h.acks, uid)
-	h.mu.Unlock()
-}
-
-// object is a volume in the form in which it is sent.
-func object(namespace, claim, uid, class string, bytes int64, modes []corev1.PersistentVolumeAccessMode) (peering.Object, error) {
-	c := peering.ClaimObject{Claim: claim, StorageClass: class, Bytes: bytes}
+// object is a volume in the form in which it is sent: of the claim with a UID.
+func object(namespace, uid string, c peering.ClaimObject, modes []corev1.PersistentVolumeAccessMode) (peering.Object, error) {
 	for _, m := range modes {
 		c.AccessModes = append(c.AccessModes, string(m))
 	}
@@ -301,13 +237,16 @@ func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 
 func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	claim := &corev1.PersistentVolumeClaim{}
-	if err := h.Client.Get(ctx, req.NamespacedName, claim); apierrors.IsNotFound(err) {
-		return reconcile.Result{}, h.dropLocal(ctx, req.NamespacedName, "")
-	} else if err != nil {
+	if err := h.Client.Get(ctx, req.NamespacedName, claim); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read claim %s: %w", req, err)
+	} else if err != nil {
+		if err := h.dropLocal(ctx, req.NamespacedName, ""); err != nil {
+			return reconcile.Result{}, err
+		}
+		return h.drop(ctx, req.NamespacedName, request{})
 	}
 	if claim.Annotations[annotationProvisioner] != api.VolumeDriver || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // once it is bound, its volume is reconciled
+		return h.drop(ctx, req.NamespacedName, request{}) // once it is bound, its volume is reconciled
 	}
 	class := &storagev1.StorageClass{}
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: classOf(claim)}, class); err != nil {
@@ -318,7 +257,7 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 		if class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
 			h.warn(claim, reasonFailed, fmt.Sprintf("storage class %s has to have volumeBindingMode WaitForFirstConsumer: the volume follows the pod", class.Name))
 		}
-		return reconcile.Result{}, nil
+		return h.drop(ctx, req.NamespacedName, request{})
 	}
 	node := &corev1.Node{}
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
@@ -329,6 +268,9 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 	if home := class.Parameters[parameterHome]; node.Labels[api.LabelVirtualNode] == "" && home != "" {
 		if problem := transferable(claim); problem != "" {
 			return reconcile.Result{}, h.reschedule(ctx, claim, problem)
+		}
+		if _, err := h.drop(ctx, req.NamespacedName, request{}); err != nil {
+			return reconcile.Result{}, err
 		}
 		return h.provisionLocally(ctx, claim, class, name, home)
 	}
@@ -356,32 +298,47 @@ func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if problem != "" {
 		return reconcile.Result{}, h.reschedule(ctx, claim, problem)
 	}
-	o, err := object(claim.Namespace, claim.Name, string(claim.UID), remote, size(claim), claim.Spec.AccessModes)
+	key, name := request{string(claim.UID), contract.ID}, client.ObjectKeyFromObject(claim)
+	if pv, err := h.volumeOf(ctx, key.uid); err != nil || pv != nil {
+		return reconcile.Result{}, err // Kubernetes binds them
+	}
+	// The claim may have been asked for elsewhere before. The same provider would delete what it is asked for now.
+	if _, err := h.drop(ctx, name, key); err != nil || h.dropping(key, name, peer) {
+		return reconcile.Result{RequeueAfter: again}, err
+	}
+	o, err := object(claim.Namespace, key.uid, peering.ClaimObject{Claim: claim.Name, StorageClass: remote, Bytes: size(claim)}, claim.Spec.AccessModes)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	ack := h.ask(contract.ID, o.Ref, &o, client.ObjectKeyFromObject(claim))
-	switch {
-	case ack.refusal != nil && ack.refusal.Retryable:
-		h.warn(claim, reasonFailed, "the provider cannot create the volume now: "+ack.refusal.Message)
+	switch a := h.ask(contract.ID, o.Ref, &o, ack{claim: name, peer: peer}); {
+	case a.refusal != nil && a.refusal.Retryable:
+		h.warn(claim, reasonFailed, "the provider cannot create the volume now: "+a.refusal.Message)
 		return reconcile.Result{RequeueAfter: refused}, nil // the mirror retries by itself, unless nothing was sent
-	case ack.refusal != nil:
+	case a.refusal != nil:
 		// The volume does not exist, or was never used.
-		h.Providers.Unwant(contract.ID, o.Ref)
-		h.forget(o.Ref.UID)
-		return reconcile.Result{}, h.reschedule(ctx, claim, "the provider refuses the volume: "+ack.refusal.Message)
-	case !ack.done:
+		if _, err := h.drop(ctx, name, request{}); err != nil {
+			return reconcile.Result{}, err
+		}
+		return reconcile.Result{}, h.reschedule(ctx, claim, "the provider refuses the volume: "+a.refusal.Message)
+	case !a.done:
 		return reconcile.Result{RequeueAfter: again}, nil
 	}
-	err = h.Client.Create(ctx, newVolume(claim, class, peer, remote), client.FieldOwner(api.Manager))
+	h.give(key)
+	return reconcile.Result{}, h.makeVolume(ctx, claim, class, peer, remote)
+}
+
+// makeVolume creates the PersistentVolume of a volume that a provider has.
+func (h *Home) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, peer peering.ClusterID, remote string) error {
+	pv := newVolume(claim, class, peer, remote)
+	err := h.Client.Create(ctx, pv, client.FieldOwner(api.Manager))
 	if apierrors.IsAlreadyExists(err) {
-		return reconcile.Result{}, nil
+		return nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("create volume %s: %w", o.Ref.Name, err)
+		return fmt.Errorf("create volume %s: %w", pv.Name, err)
 	}
-	h.Events.Eventf(claim, nil, corev1.EventTypeNormal, reasonProvisioned, "Provision", "volume %s is at cluster %s, of its storage class %s", o.Ref.Name, peer, remote)
-	return reconcile.Result{}, nil
+	h.Events.Eventf(claim, nil, corev1.EventTypeNormal, reasonProvisioned, "Provision", "volume %s is at cluster %s, of its storage class %s", pv.Name, peer, remote)
+	return nil
 }
 
 // chosen returns the running contract with an ID.

@@ -30,19 +30,24 @@ type provider struct {
 	contracts []Contract
 	wanted    map[string]peering.Object
 	unwanted  map[string]bool
+	calls     []string
+	forms     map[string]string // what was last asked of a contract
 }
 
 func (p *provider) Contracts(peering.ClusterID) []Contract { return p.contracts }
 
-func (p *provider) Want(_ string, o peering.Object) {
+func (p *provider) Want(contract string, o peering.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.calls = append(p.calls, "want "+contract)
+	p.forms[contract] = string(o.JSON)
 	p.wanted[o.Ref.UID] = o
 }
 
-func (p *provider) Unwant(_ string, ref peering.ObjectRef) {
+func (p *provider) Unwant(contract string, ref peering.ObjectRef) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.calls = append(p.calls, "unwant "+contract)
 	delete(p.wanted, ref.UID)
 	p.unwanted[ref.UID] = true
 }
@@ -69,12 +74,12 @@ func newSite(t *testing.T, objects ...client.Object) *site {
 	)
 	s := &site{
 		client:   fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}).Build(),
-		provider: &provider{contracts: []Contract{{ID: "c", Resources: share.Resources}}, wanted: map[string]peering.Object{}, unwanted: map[string]bool{}},
+		provider: &provider{contracts: []Contract{{ID: "c", Resources: share.Resources}}, wanted: map[string]peering.Object{}, unwanted: map[string]bool{}, forms: map[string]string{}},
 		events:   events.NewFakeRecorder(64),
 	}
 	s.Home = &Home{
 		Client: s.client, Reader: s.client, Providers: s.provider, Events: s.events, Changed: func(string) {}, Namespace: "entente-system",
-		acks: map[string]ack{}, claims: make(chan event.GenericEvent, 64), volumes: make(chan event.GenericEvent, 64),
+		acks: map[request]ack{}, claims: make(chan event.GenericEvent, 64), volumes: make(chan event.GenericEvent, 64),
 	}
 	return s
 }

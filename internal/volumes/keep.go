@@ -81,18 +81,20 @@ func (h *Home) keep(ctx context.Context, pv *corev1.PersistentVolume, claim *cor
 		bytes = max(bytes, size(claim))
 	}
 	ref := pv.Spec.ClaimRef
-	o, err := object(ref.Namespace, ref.Name, uid, pv.Spec.CSI.VolumeAttributes[attributeClass], bytes, pv.Spec.AccessModes)
+	want := peering.ClaimObject{Claim: ref.Name, StorageClass: pv.Spec.CSI.VolumeAttributes[attributeClass], Bytes: bytes}
+	o, err := object(ref.Namespace, uid, want, pv.Spec.AccessModes)
 	if err != nil {
 		return err
 	}
-	ack := h.ask(contract.ID, o.Ref, &o, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
-	if claim == nil || bytes == has.Value() {
+	a := h.ask(contract.ID, o.Ref, &o, ack{claim: types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, peer: peerOf(pv), given: true})
+	grows := claim != nil && bytes > has.Value()
+	if !grows {
 		return h.showSize(ctx, claim, has)
 	}
-	if ack.refusal != nil {
-		h.warn(claim, reasonNotGrown, "the provider did not expand the volume: "+ack.refusal.Message)
+	if a.refusal != nil {
+		h.warn(claim, reasonNotGrown, "the provider did not expand the volume: "+a.refusal.Message)
 	}
-	if !ack.done {
+	if !a.done {
 		return nil
 	}
 	before := pv.DeepCopy()
@@ -128,11 +130,12 @@ func (h *Home) showSize(ctx context.Context, claim *corev1.PersistentVolumeClaim
 // deleteVolume deletes a volume at its provider, and then at home.
 func (h *Home) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume, contract Contract, uid string) error {
 	ref := peering.ObjectRef{Kind: peering.KindClaim, Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.CSI.VolumeHandle, UID: uid}
-	ack := h.ask(contract.ID, ref, nil, types.NamespacedName{Namespace: ref.Namespace, Name: pv.Spec.ClaimRef.Name})
-	if ack.refusal != nil {
-		h.warn(pv, reasonNotDeleted, "the provider did not delete the volume: "+ack.refusal.Message)
+	claim := types.NamespacedName{Namespace: ref.Namespace, Name: pv.Spec.ClaimRef.Name}
+	a := h.ask(contract.ID, ref, nil, ack{claim: claim, peer: peerOf(pv), given: true})
+	if a.refusal != nil {
+		h.warn(pv, reasonNotDeleted, "the provider did not delete the volume: "+a.refusal.Message)
 	}
-	if !ack.done {
+	if !a.done {
 		return nil
 	}
 	if err := h.Client.Delete(ctx, pv, client.Preconditions{UID: &pv.UID}); err != nil && !apierrors.IsNotFound(err) {
