@@ -164,6 +164,9 @@ type ClaimObject struct {
 	Bytes int64 `json:"bytes"`
 	// AccessModes are as in a PersistentVolumeClaim.
 	AccessModes []string `json:"accessModes"`
+	// Exists means that the provider made the volume before. One that does not have it refuses it,
+	// and must not make an empty one in its place.
+	Exists bool `json:"exists,omitempty"`
 }
 
 // NamespaceObject is the JSON of an Object of KindNamespace.

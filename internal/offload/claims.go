@@ -34,10 +34,14 @@ func (p *Provider) applyClaim(ctx context.Context, contract string, c Contract, 
 // deleteClaim deletes a volume at its consumer's request.
 func (p *Provider) deleteClaim(ctx context.Context, c Contract, ref peering.ObjectRef) error {
 	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
-	if err != nil || ns == nil {
+	if err != nil {
 		return err
 	}
-	return volumes.Delete(ctx, p.client, c.Peer, ns.Name, ref)
+	space := ""
+	if ns != nil {
+		space = ns.Name
+	}
+	return volumes.Delete(ctx, p.client, c.Peer, space, ref)
 }
 
 // keepVolumes ends a contract's hold on the volumes of a namespace, and reports whether there are

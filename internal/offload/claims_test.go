@@ -171,6 +171,9 @@ func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one 
 	closeContract(t, p, next)
 	last, _ := c.fresh("cpu=1," + fastStorage + "=10Gi")
 	apply(t, p, last, again, one)
+	moved := one.Ref
+	moved.Namespace = "elsewhere-" + name
+	refused(t, p.Delete(t.Context(), last, moved, nil), peering.RefusedInvalid, true, "in namespace "+space)
 	if err := p.Delete(t.Context(), last, one.Ref, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +181,9 @@ func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one 
 		c.free(t, space, one.Ref.Name)
 		return !c.get(t, space, one.Ref.Name, &corev1.PersistentVolumeClaim{})
 	})
+	lost := one
+	lost.JSON = bytes.Replace(one.JSON, []byte("{"), []byte(`{"exists":true,`), 1)
+	refused(t, p.Apply(t.Context(), last, lost), peering.RefusedInvalid, true, "is gone, with its data")
 	c.set(last, nil)
 	closeContract(t, p, last)
 	eventually(t, "the namespace goes", func() bool { return !c.get(t, "", space, &corev1.Namespace{}) })

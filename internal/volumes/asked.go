@@ -70,11 +70,24 @@ func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, no
 		was = now
 	}
 	was.given = now.given
+	var former []string
 	if was.given { // one contract keeps it
-		maps.DeleteFunc(h.acks, func(k request, a ack) bool { return k.uid == key.uid && a.given })
+		maps.DeleteFunc(h.acks, func(k request, a ack) bool {
+			ends := k.uid == key.uid && a.given && k != key
+			if ends {
+				former = append(former, k.contract)
+			}
+			return ends
+		})
 	}
 	h.acks[key] = was
 	h.mu.Unlock()
+	for _, c := range former {
+		// Without this it would create the volume once another contract deleted it.
+		if o != nil {
+			h.Providers.Want(c, *o)
+		}
+	}
 	// This is repeated each time: a request may be lost with a session's state, and one that is
 	// known costs nothing.
 	switch {

@@ -145,10 +145,30 @@ const (
 	stepGrow
 )
 
-// decide decides about a wanted volume. have is the existing volume or nil, all are the consumer's
-// volumes, and expands is whether the class can be expanded.
-func decide(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
+// elsewhere returns a refusal if one of the consumer's volumes has a UID, and so is in another namespace
+// than the one asked for.
+func elsewhere(all []*corev1.PersistentVolumeClaim, uid string) *peering.Refusal {
+	for _, c := range all {
+		if c.Labels[api.LabelOriginUID] == uid {
+			return refuse(peering.RefusedInvalid, true,
+				"it is in namespace %s of the provider, for pods of your namespace %s, and stays there; bind its PersistentVolume to a claim of namespace %[2]s",
+				c.Namespace, c.Annotations[api.LabelOriginNamespace])
+		}
+	}
+	return nil
+}
+
+// decide decides about a wanted volume, that of the claim with a UID. have is the existing volume or nil, all
+// are the consumer's volumes, and expands is whether the class can be expanded.
+func decide(s Share, all []*corev1.PersistentVolumeClaim, uid string, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
 	if have == nil {
+		if refusal := elsewhere(all, uid); refusal != nil {
+			return 0, refusal
+		}
+		if want.Exists {
+			return 0, refuse(peering.RefusedInvalid, true,
+				"it is not at the provider any more: it is gone, with its data, unless the provider's owner restores it; for a new, empty one delete the claim and its PersistentVolume")
+		}
 		if !s.AcceptNew {
 			return 0, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new volumes; ask for a new one", s.Contract)
 		}

@@ -26,7 +26,7 @@ func claim(uid string, bytes int64, change ...func(*corev1.PersistentVolumeClaim
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			UID: types.UID(uid), Name: Name(uid),
-			Labels: map[string]string{api.LabelContract: "c", api.LabelPeer: "p", api.LabelManaged: api.Manager}, Annotations: map[string]string{"held/c": "h"},
+			Labels: map[string]string{api.LabelContract: "c", api.LabelPeer: "p", api.LabelManaged: api.Manager, api.LabelOriginUID: uid}, Annotations: map[string]string{"held/c": "h"},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: new("fast"),
@@ -50,6 +50,11 @@ func kept(c *corev1.PersistentVolumeClaim) {
 	c.Labels[api.LabelRetained], c.Annotations = "true", nil
 }
 
+// inShop is a volume in another namespace of the consumer.
+func inShop(c *corev1.PersistentVolumeClaim) {
+	c.Namespace, c.Annotations = "shop-1", map[string]string{api.LabelOriginNamespace: "shop"}
+}
+
 func TestVolumesAreDecidedBy(t *testing.T) {
 	closing := share
 	closing.AcceptNew = false
@@ -66,6 +71,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		class   string
 		have    *corev1.PersistentVolumeClaim
 		expands bool
+		exists  bool
 		want    step
 		refused string // words of the refusal
 		final   bool
@@ -93,6 +99,10 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		"more by a contract that ends":           {share: closing, bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "is ending", final: true},
 		"more before it is mounted":              {bytes: 2 * gi, have: claim("v", gi), expands: true, refused: "not mounted yet"},
 		"while it grows":                         {bytes: 2 * gi, have: claim("v", 2*gi, bound(gi)), expands: true, refused: "still has 1Gi"},
+		"one that has to exist":                  {exists: true, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
+		"one that has to exist and does not":     {exists: true, bytes: gi, refused: "is gone, with its data"},
+		"one that is in another namespace":       {bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, inShop)}, refused: "in namespace shop-1 of the provider"},
+		"one that has to exist and is elsewhere": {exists: true, bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, kept, inShop)}, refused: "in namespace shop-1 of the provider"},
 		"while it is deleted":                    {bytes: gi, have: claim("v", gi, func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }), refused: "being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +115,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 			if tc.have != nil {
 				tc.all = append(tc.all, tc.have)
 			}
-			got, refusal := decide(tc.share, tc.all, peering.ClaimObject{StorageClass: tc.class, Bytes: tc.bytes}, tc.have, tc.expands)
+			got, refusal := decide(tc.share, tc.all, "v", peering.ClaimObject{StorageClass: tc.class, Bytes: tc.bytes, Exists: tc.exists}, tc.have, tc.expands)
 			if tc.refused == "" {
 				if refusal != nil || got != tc.want {
 					t.Errorf("step %d, %v; want step %d", got, refusal, tc.want)

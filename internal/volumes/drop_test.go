@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -148,5 +149,42 @@ func TestAVolumeThatIsAtHomeIsNotAskedForAgain(t *testing.T) {
 	}
 	if _, err := s.reconcileClaim(t.Context(), reconcileRequest()); err != nil || len(s.provider.calls) != 0 {
 		t.Errorf("calls %v, %v", s.provider.calls, err)
+	}
+}
+
+func TestAVolumeThatIsAtHomeHasToExist(t *testing.T) {
+	s := newSite(t, asks("entente", "office.entente.dev"))
+	s.reconcile(t)
+	if strings.Contains(string(s.provider.wanted["u1"].JSON), "exists") {
+		t.Fatalf("a new volume has to exist: %s", s.provider.wanted["u1"].JSON)
+	}
+	s.answer(nil)
+	s.reconcile(t)
+	s.bind(t)
+	s.reconcile(t)
+	if !strings.Contains(string(s.provider.wanted["u1"].JSON), `"exists":true`) {
+		t.Fatalf("the provider may create it again, empty: %s", s.provider.wanted["u1"].JSON)
+	}
+	_ = s.recorded()
+	s.answer(&peering.Refusal{Reason: peering.RefusedInvalid, Retryable: true, Message: "it is lost"})
+	s.reconcile(t)
+	if got := s.recorded(); strings.Count(got, reasonUnavailable) < 2 || !strings.Contains(got, "it is lost") {
+		t.Errorf("events %q, want one of the claim and one of the volume", got)
+	}
+}
+
+func TestAllContractsThatWereAskedForAVolumeKnowThatItExists(t *testing.T) {
+	s := newSite(t, asks("entente", "office.entente.dev"))
+	s.reconcile(t)
+	s.answer(nil)
+	s.provider.contracts = []Contract{{ID: "b", Resources: share.Resources}, s.provider.contracts[0]} // the first one keeps it
+	s.reconcile(t)
+	for _, contract := range []string{"b", "c"} {
+		if !strings.Contains(s.provider.forms[contract], `"exists":true`) {
+			t.Errorf("contract %s was asked for %s", contract, s.provider.forms[contract])
+		}
+	}
+	if s.asked() != 1 {
+		t.Errorf("%d requests, want that of the contract that keeps it", s.asked())
 	}
 }

@@ -51,6 +51,7 @@ const (
 	reasonGrown       = "VolumeResizeSuccessful"
 	reasonNotGrown    = "VolumeResizeFailed"
 	reasonNotDeleted  = "VolumeFailedDelete"
+	reasonUnavailable = "VolumeUnavailable"
 )
 
 const (

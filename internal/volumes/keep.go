@@ -81,13 +81,17 @@ func (h *Home) keep(ctx context.Context, pv *corev1.PersistentVolume, claim *cor
 		bytes = max(bytes, size(claim))
 	}
 	ref := pv.Spec.ClaimRef
-	want := peering.ClaimObject{Claim: ref.Name, StorageClass: pv.Spec.CSI.VolumeAttributes[attributeClass], Bytes: bytes}
+	// It may have data, so the provider must not replace it by an empty one.
+	want := peering.ClaimObject{Claim: ref.Name, StorageClass: pv.Spec.CSI.VolumeAttributes[attributeClass], Bytes: bytes, Exists: true}
 	o, err := object(ref.Namespace, uid, want, pv.Spec.AccessModes)
 	if err != nil {
 		return err
 	}
 	a := h.ask(contract.ID, o.Ref, &o, ack{claim: types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, peer: peerOf(pv), given: true})
 	grows := claim != nil && bytes > has.Value()
+	if a.refusal != nil && a.refusal.Reason == peering.RefusedInvalid && !grows {
+		h.warnUnavailable(pv, claim, a.refusal.Message)
+	}
 	if !grows {
 		return h.showSize(ctx, claim, has)
 	}
@@ -104,6 +108,15 @@ func (h *Home) keep(ctx context.Context, pv *corev1.PersistentVolume, claim *cor
 	}
 	h.Events.Eventf(claim, nil, corev1.EventTypeNormal, reasonGrown, "Resize", "volume %s has %s", pv.Name, pv.Spec.Capacity.Storage())
 	return h.showSize(ctx, claim, pv.Spec.Capacity[corev1.ResourceStorage])
+}
+
+// warnUnavailable records, for a volume and its claim if it has one, why pods cannot use it.
+func (h *Home) warnUnavailable(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, message string) {
+	message = "pods cannot use the volume: " + message
+	h.warn(pv, reasonUnavailable, message)
+	if claim != nil {
+		h.warn(claim, reasonUnavailable, message)
+	}
 }
 
 // showSize writes the size of a volume into the status of its claim, which Kubernetes does only

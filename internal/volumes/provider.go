@@ -45,15 +45,11 @@ func Apply(ctx context.Context, c client.Client, s Share, namespace string, o pe
 	} else if err != nil {
 		return fmt.Errorf("read storage class %s: %w", want.StorageClass, err)
 	}
-	var list corev1.PersistentVolumeClaimList
-	if err := c.List(ctx, &list, client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(s.Peer)}); err != nil {
-		return fmt.Errorf("list volumes: %w", err)
+	all, err := volumesOf(ctx, c, s.Peer)
+	if err != nil {
+		return err
 	}
-	all := make([]*corev1.PersistentVolumeClaim, len(list.Items))
-	for i := range list.Items {
-		all[i] = &list.Items[i]
-	}
-	what, refusal := decide(s, all, want, have, class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion)
+	what, refusal := decide(s, all, o.Ref.UID, want, have, class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion)
 	if refusal != nil {
 		return refusal
 	}
@@ -64,6 +60,19 @@ func Apply(ctx context.Context, c client.Client, s Share, namespace string, o pe
 		return nil
 	}
 	return change(ctx, c, s, o, want, have, what)
+}
+
+// volumesOf lists the volumes of a consumer, in all namespaces.
+func volumesOf(ctx context.Context, c client.Client, peer peering.ClusterID) ([]*corev1.PersistentVolumeClaim, error) {
+	var list corev1.PersistentVolumeClaimList
+	if err := c.List(ctx, &list, client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)}); err != nil {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	all := make([]*corev1.PersistentVolumeClaim, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	return all, nil
 }
 
 // newClaim is the claim here for a consumer's volume.
@@ -118,14 +127,27 @@ func change(ctx context.Context, c client.Client, s Share, o peering.Object, wan
 	return nil
 }
 
-// Delete deletes a volume at its consumer's request.
+// Delete deletes a volume at its consumer's request. namespace is that of the consumer's namespace
+// here, or "" if there is none. A volume that is in another one stays, and the refusal says so.
 func Delete(ctx context.Context, c client.Client, peer peering.ClusterID, namespace string, ref peering.ObjectRef) error {
 	have := &corev1.PersistentVolumeClaim{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, have); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
+	found := false
+	if namespace != "" {
+		err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, have)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read %s: %w", ref, err)
 		}
-		return fmt.Errorf("read %s: %w", ref, err)
+		found = err == nil
+	}
+	if !found {
+		all, err := volumesOf(ctx, c, peer)
+		if err != nil {
+			return err
+		}
+		if refusal := elsewhere(all, ref.UID); refusal != nil {
+			return refusal
+		}
+		return nil
 	}
 	if !ours(have, peer) || have.Labels[api.LabelOriginUID] != ref.UID {
 		return nil
