@@ -150,24 +150,20 @@ func portable(claim *corev1.PersistentVolumeClaim) string {
 	switch {
 	case s.VolumeMode != nil && *s.VolumeMode != corev1.PersistentVolumeFilesystem:
 		return "block devices do not cross to another cluster; use volumeMode Filesystem"
-	case s.DataSource != nil || s.DataSourceRef != nil:
-		return "a volume in another cluster begins empty; remove dataSource"
-	case s.Selector != nil:
-		return "a volume that is created for a claim has no labels to select; remove selector"
 	case s.VolumeAttributesClassName != nil && *s.VolumeAttributesClassName != "":
 		return "the VolumeAttributesClasses of this cluster are not known in another one"
 	case size(claim) <= 0:
 		return "the claim asks for no storage"
 	}
-	return ""
+	return transferable(claim)
 }
 
-// transferable returns why a claim cannot get a volume by a stand-in claim, or "". What these fields name is in the
-// claim's namespace, or selects volumes for it alone, and the stand-in is in another namespace.
+// transferable returns why a claim cannot get a volume that is made for another claim, or "": that at the provider,
+// or the stand-in at home. What these fields name is in the claim's own namespace, or selects volumes for it alone.
 func transferable(claim *corev1.PersistentVolumeClaim) string {
 	switch s := &claim.Spec; {
 	case s.DataSource != nil || s.DataSourceRef != nil:
-		return "a volume that is in one cluster with its pod begins empty; remove dataSource, or use a storage class of this cluster"
+		return "a volume of this storage class begins empty; remove dataSource, or use a storage class of this cluster's own"
 	case s.Selector != nil:
 		return "a volume that is created for a claim has no labels to select; remove selector"
 	}
