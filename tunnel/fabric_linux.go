@@ -113,7 +113,8 @@ func New(cfg Config) (*Fabric, error) {
 }
 
 // Set replaces the desired state. The caller must not change the value
-// afterwards. Until the first call only the device is created, and nothing is removed.
+// afterwards. Until the first call only the device is created, and a table that opens nothing if the
+// device has peers and there is no table; nothing is removed.
 func (f *Fabric) Set(d plan.Desired) {
 	f.mu.Lock()
 	same := f.desired != nil && reflect.DeepEqual(*f.desired, d)
@@ -275,6 +276,9 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	f.adopt(ctx, p, desired)
 	if desired != nil {
 		f.apply(ctx, p, desired)
+	}
+	if f.planned.layout == nil {
+		f.close(p)
 	}
 	f.report(p)
 }
@@ -445,7 +449,32 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 
 // filter makes the nftables table the desired one, and reports whether it is.
 func (f *Fabric) filter(p *pass, made *plan.Layout) bool {
-	changed, err := f.firewall.Apply(p.now, made, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
+	changed, err := f.firewall.Apply(p.now, made, f.cfg.Device, f.ports())
+	return f.noteTable(p, changed, err)
+}
+
+// close lets nothing of peers pass as long as no plan could be made, unless there are older rules, which
+// decide then.
+func (f *Fabric) close(p *pass) {
+	if p.device == nil || len(p.device.Peers) == 0 {
+		return
+	}
+	changed, err := f.firewall.Close(p.now, f.cfg.Device, f.ports())
+	if f.noteTable(p, changed, err) || p.table != firewall.Absent {
+		return
+	}
+	if changes := withoutPrefixes(p.device.Peers); len(changes) > 0 {
+		err := f.control.configure(wgtypes.Config{Peers: changes})
+		f.did(err == nil, err)(p, "WireGuard peers")
+	}
+}
+
+func (f *Fabric) ports() firewall.Ports {
+	return firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort}
+}
+
+// noteTable notes the state of the nftables table after it was written, and reports whether that succeeded.
+func (f *Fabric) noteTable(p *pass, changed bool, err error) bool {
 	p.table = f.firewall.Presence(p.now)
 	if err == nil {
 		f.did(changed, nil)(p, "nftables table")

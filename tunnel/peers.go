@@ -95,6 +95,17 @@ func shut(l plan.Layout) []plan.WireGuardPeer {
 	return out
 }
 
+// withoutPrefixes are the changes that leave peers of the device without prefixes. Their sessions stay.
+func withoutPrefixes(have []wgtypes.Peer) []wgtypes.PeerConfig {
+	var out []wgtypes.PeerConfig
+	for _, h := range have {
+		if len(h.AllowedIPs) > 0 {
+			out = append(out, wgtypes.PeerConfig{PublicKey: h.PublicKey, UpdateOnly: true, ReplaceAllowedIPs: true})
+		}
+	}
+	return out
+}
+
 // hasMore reports whether a peer has prefixes beyond those that it should have and those that are
 // moved to another peer.
 func hasMore(has map[netip.Prefix]bool, desired []netip.Prefix, moved map[netip.Prefix]bool) bool {

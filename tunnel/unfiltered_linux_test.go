@@ -255,6 +255,73 @@ func TestRulesAreWrittenAgainWithoutANewPlan(t *testing.T) {
 	r.in(a.ns, "nft list chain inet entente from-tunnel")
 }
 
+// A fabric that knows no plan yet finds the device of the one before it, with its peers. It leaves rules
+// that are there as they are, writes some that open nothing if there are none, and lets nothing pass if
+// it cannot.
+func TestAFabricWithoutAPlanLetsNoPeerInWithoutRules(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the kernel refuses the rules: %v", refused), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
+			const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
+			desired := a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB, openTo(a.podAddr)))
+			a.set(desired)
+			b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA)))
+			a.up()
+			web, seen := remap(t, a.podAddr, aliasOfA), remap(t, b.podAddr, aliasOfB).String()
+			r.wantSeen("an open port", b.pod, "tcp", web, 8080, seen)
+
+			a.fabric.kill()
+			a.startFabric()
+			time.Sleep(time.Second)
+			r.wantSeen("an open port, while the rules of the fabric before decide", b.pod, "tcp", web, 8080, seen)
+
+			a.fabric.kill()
+			release := func() {}
+			if refused {
+				release = a.hold("")
+			} else {
+				r.in(a.ns, "nft delete table inet entente")
+			}
+			attack := attack{from: remap(t, b.podAddr, aliasOfB), to: a.podAddr, protocol: plan.TCP, port: 8080}
+			r.watch(1, []*rigNode{a})
+			b.fabric.kill()
+			r.in(b.ns, fmt.Sprintf("nft delete table inet entente; wg set %s peer %s allowed-ips 0.0.0.0/0,::/0", b.device, a.key()))
+			inject := func() (came int) {
+				before := r.watched("pod", 0, []*rigNode{a})
+				r.inject(b.ns, b.device, attack.to, attack.packet(attackNumber(0)))
+				time.Sleep(300 * time.Millisecond)
+				return r.watched("pod", 0, []*rigNode{a}) - before
+			}
+			if inject() == 0 {
+				t.Fatal("without rules and fabric no packet came, so nothing is shown")
+			}
+			a.startFabric()
+			if refused {
+				a.reports("no packets pass between this node and other clusters")
+			} else {
+				r.eventually("there are rules again", func() error {
+					if out, err := r.try(a.ns, "nft list chain inet entente from-tunnel"); err != nil {
+						return fmt.Errorf("%w: %s", err, out)
+					}
+					return nil
+				})
+			}
+			time.Sleep(300 * time.Millisecond)
+			if came := inject(); came > 0 {
+				t.Errorf("%d packets came", came)
+			}
+			release()
+			a.set(desired)
+			b.startFabric()
+			b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA)))
+			r.wantSeen("an open port, once there is a plan", b.pod, "tcp", web, 8080, seen)
+		})
+	}
+}
+
 // While the table cannot be changed the rules in it decide: what was open stays open, without a packet
 // lost, what was closed stays closed, and a fabric that starts changes nothing of that.
 func TestRulesThatCannotBeChangedStillDecide(t *testing.T) {

@@ -122,13 +122,9 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 		w.of = l
 		return false, nil
 	}
-	c, err := nftables.New(nftables.WithSockOptions(buffers))
+	c, chains, err := open()
 	if err != nil {
-		return false, fmt.Errorf("open nftables: %w", err)
-	}
-	chains, err := readChains(c)
-	if err != nil {
-		return false, fmt.Errorf("read nftables table %s: %w", TableName, err)
+		return false, err
 	}
 	w.learn(now, dropsTheRest(chains, want))
 	have, err := readTable(c, chains)
@@ -156,6 +152,32 @@ func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports)
 	return true, nil
 }
 
+// Close writes a table that opens nothing, unless there is one that drops what it does not open: for a
+// node whose layout is not known yet. It reports whether it wrote it.
+func (w *Table) Close(now time.Time, device string, ports Ports) (changed bool, err error) {
+	if w.read.IsZero() {
+		w.read = now
+	}
+	generation, err := nftGeneration()
+	if err != nil {
+		return false, fmt.Errorf("read nftables generation: %w", err)
+	}
+	if generation == w.matched {
+		return false, nil
+	}
+	_, chains, err := open()
+	if err != nil {
+		return false, err
+	}
+	nothing := plan.Layout{Overlay: netip.IPv6Unspecified()} // no packet is sent there
+	if !dropsTheRest(chains, rules(nothing, nil, device, ports)) {
+		return w.Apply(now, &nothing, device, ports)
+	}
+	w.learn(now, true)
+	w.matched, w.digest, w.of = generation, "", nil
+	return false, nil
+}
+
 // tableState is the part of the table in the kernel that is compared.
 type tableState struct {
 	chains map[string]chainState
@@ -165,6 +187,19 @@ type tableState struct {
 type chainState struct {
 	chain *nftables.Chain
 	rules [][]byte // their comments
+}
+
+// open returns a connection to the kernel, and the chains of the table.
+func open() (*nftables.Conn, map[string]chainState, error) {
+	c, err := nftables.New(nftables.WithSockOptions(buffers))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open nftables: %w", err)
+	}
+	chains, err := readChains(c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read nftables table %s: %w", TableName, err)
+	}
+	return c, chains, nil
 }
 
 func readChains(c *nftables.Conn) (map[string]chainState, error) {
