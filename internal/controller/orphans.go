@@ -84,8 +84,8 @@ func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// orphans returns the IDs of contracts that the peer reports as in force and that this cluster does not have, or
-// has only as closed.
+// orphans returns the IDs of contracts that the peer reports as in force and that this cluster does not have with
+// it, or has only as closed.
 func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
 	var out []string
 	for _, report := range fc.Status.Contracts {
@@ -95,7 +95,7 @@ func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]s
 		var own v1alpha1.Contract
 		err := r.Reader.Get(ctx, client.ObjectKey{Name: report.ID}, &own)
 		switch {
-		case err == nil && !store.Released(&own):
+		case err == nil && !store.Released(&own) && own.Spec.PeerID == fc.Spec.ClusterID:
 			delete(r.seen, report.ID)
 		case err == nil, apierrors.IsNotFound(err):
 			out = append(out, report.ID)
@@ -146,10 +146,15 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	if apierrors.IsAlreadyExists(err) {
 		var own v1alpha1.Contract
-		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Released(&own) {
+		switch err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); {
+		case err != nil:
 			return client.IgnoreNotFound(err)
+		case own.Spec.PeerID != string(peer):
+			return r.Counterpart(peer).Terminate(ctx, id, "the consumer has a contract of this ID with another peer", time.Time{})
+		case store.Released(&own):
+			return r.Counterpart(peer).Terminate(ctx, id, "the contract is over", time.Time{}) // the peer was not notified
 		}
-		return r.Counterpart(peer).Terminate(ctx, id, "the contract is over", time.Time{}) // the peer was not notified
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)

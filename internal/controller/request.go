@@ -284,6 +284,8 @@ func retryAfter(err error) time.Duration {
 	switch {
 	case e.Reason == peering.ReasonPolicyPending && e.RetryAfter > 0:
 		return max(askSoon, e.RetryAfter) // an administrator there decides soon
+	case e.Reason == peering.ReasonContractClosed && e.RetryAfter > 0:
+		return max(askSoon, e.RetryAfter) // the provider learns soon that the contract before is over
 	case definite(e):
 		return max(askAgain, e.RetryAfter)
 	}
@@ -471,10 +473,67 @@ func (r *Requests) contract(
 		return nil, err
 	}
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
+		return r.storedMeanwhile(ctx, contract)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
 	}
 	return r.readCurrent(contract)
+}
+
+// storedMeanwhile returns the contract that was stored under the name of one that was just signed, if it is the
+// same: it was adopted as an orphan.
+func (r *Requests) storedMeanwhile(ctx context.Context, signed *v1alpha1.Contract) (*currentContract, error) {
+	var stored v1alpha1.Contract
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(signed), &stored); err != nil {
+		return nil, fmt.Errorf("read contract %s: %w", signed.Name, err)
+	}
+	err := takenID(&stored, signed.Spec.PeerID, signed.Spec.RequestID)
+	if err == nil && stored.Spec.Revision <= signed.Spec.Revision && stored.Spec.Envelope != signed.Spec.Envelope {
+		err = peering.Errorf(peering.ReasonContractMismatch, "this cluster has another contract %s with the same provider: end it to ask for one again", stored.Name)
+	}
+	if err != nil {
+		return nil, peering.Errorf(peering.ReasonResponseInvalid, "the contract was signed and cannot be stored: %s", err)
+	}
+	return r.readCurrent(&stored)
+}
+
+// checkUntaken returns an error if this cluster has a contract with the ID of an offer for a first revision. A
+// provider chooses IDs, and must not use one twice: the second contract could not be stored.
+func (r *Requests) checkUntaken(ctx context.Context, offer peering.Advertisement, peer peering.ClusterID) error {
+	var stored v1alpha1.Contract
+	err := r.Reader.Get(ctx, client.ObjectKey{Name: offer.ContractID}, &stored)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read contract %s: %w", offer.ContractID, err)
+	}
+	return takenID(&stored, string(peer), offer.RequestID)
+}
+
+// takenID returns why a peer cannot name a contract for a request as the stored one; nil if the stored one is that
+// contract, and is not over.
+func takenID(stored *v1alpha1.Contract, peer, request string) error {
+	taken := func(by string) error {
+		return peering.Errorf(peering.ReasonContractMismatch, "the provider names the contract %s, as %s is named here: tell its administrators that each contract needs an ID of its own, "+
+			"or ask another provider", stored.Name, by)
+	}
+	switch {
+	case stored.Spec.PeerID != peer:
+		return taken("one with another peer")
+	case stored.Spec.Role != v1alpha1.ContractConsumer:
+		return taken("one by which this cluster provides")
+	case stored.Spec.RequestID != request:
+		return taken("one of another PeeringRequest")
+	case store.Released(stored):
+		return peering.Errorf(peering.ReasonContractClosed, "the provider offers contract %s again, which is over: it is asked for another until it offers one", stored.Name)
+	case store.Closed(stored):
+		return &peering.Error{Reason: peering.ReasonContractClosed, RetryAfter: askSoon, Message: fmt.Sprintf(
+			"contract %s is over, and the provider does not know that yet: it is asked for another in a moment", stored.Name)}
+	}
+	return nil
 }
 
 // agree negotiates a contract, or the next revision of the current one, and returns it signed by both, with the
@@ -488,6 +547,11 @@ func (r *Requests) agree(
 	offer, envelope, err := r.draft(ctx, request, fc, ask, current, r.Provider(peer).Request)
 	if err != nil {
 		return signed, fulfils, err
+	}
+	if current == nil {
+		if err := r.checkUntaken(ctx, offer, peer); err != nil {
+			return signed, fulfils, err
+		}
 	}
 	if envelope, err = envelope.Sign(rand.Reader, self.ID(), self.Signer()); err != nil {
 		return signed, fulfils, fmt.Errorf("sign contract %s: %w", offer.ContractID, err)

@@ -179,6 +179,8 @@ type seller struct {
 	requests  int
 	signs     int
 	forgetful bool // it draws up each offer again
+	// signing is called with each contract that it signs, before it responds.
+	signing func(peering.Envelope, peering.Terms)
 	// asked is the last ask for an offer to be signed, seen that of the last preview.
 	asked, seen peering.Ask
 }
@@ -271,6 +273,9 @@ func (m fakeProvider) Sign(_ context.Context, e peering.Envelope) (peering.Envel
 		s.held = map[string]peering.Envelope{}
 	}
 	s.held[terms.ContractID] = held
+	if s.signing != nil {
+		s.signing(held, terms)
+	}
 	if s.deaf > 0 {
 		s.deaf--
 		return peering.Envelope{}, context.DeadlineExceeded
@@ -614,11 +619,18 @@ func TestOrphansAreTakenUpOrEnded(t *testing.T) {
 		adopts  bool
 		ends    bool
 	}{
-		"whose request has none is taken up":              {request: requestFor(nil), adopts: true},
-		"whose request is gone is ended":                  {ends: true},
-		"whose request has another is ended":              {request: requestFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
-		"that is over is ended":                           {request: requestFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
-		"that was never notified of its end is ended":     {request: requestFor(nil), holds: asReleased(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
+		"whose request has none is taken up":          {request: requestFor(nil), adopts: true},
+		"whose request is gone is ended":              {ends: true},
+		"whose request has another is ended":          {request: requestFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
+		"that is over is ended":                       {request: requestFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
+		"that was never notified of its end is ended": {request: requestFor(nil), holds: asReleased(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
+		"whose ID a contract with another peer has is ended": {
+			request: requestFor(nil), ends: true,
+			holds: func() *v1alpha1.Contract {
+				other := parties{p.consumer, newParties(t).provider}
+				return other.stored(t, other.terms(t, func(x *peering.Terms) { x.RequestID = "other" }), p.consumer)
+			}(),
+		},
 		"that is stored is not an orphan":                 {request: requestFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
 		"in which this cluster provides is not an orphan": {request: requestFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
 	} {

@@ -411,7 +411,8 @@ func (x *LimitRange) GetPodMax() *ResourceList {
 // while it is valid makes it a contract.
 type Advertisement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ID of this advertisement, which becomes the ID of the contract.
+	// The ID of this advertisement, which becomes the ID of the contract. No two contracts of a
+	// provider have the same one, whenever they end: a consumer does not sign an ID that it knows.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	// The ID of the request to which this responds.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
