@@ -52,7 +52,7 @@ func volumeCommand(logs *logFlags) *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(is)
 		},
 	}
-	status.Flags().BoolVar(&seal, "seal", false, "first inform the sender that no other pod can use the volume any longer")
+	status.Flags().BoolVar(&seal, "seal", false, "first inform the sender that no other pod can use the volume any longer, or the receiver that both volumes were found equal")
 	cmd := &cobra.Command{Use: "volume", Short: "Copy a volume to one in another cluster", Args: cobra.NoArgs}
 	cmd.PersistentFlags().StringVar(&cfg.State, "state", "/state", "a directory for the status")
 	cmd.AddCommand(send, receive, status)

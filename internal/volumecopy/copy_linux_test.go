@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/entente-dev/entente/internal/waittest"
@@ -89,7 +92,8 @@ func summed(t testing.TB, root string) Sum {
 type pair struct {
 	from, to, fromState, toState string
 	secret                       []byte
-	address                      string
+	// address is the receiver's. The sender dials via, if that is set.
+	address, via string
 }
 
 func newPair(t testing.TB) *pair {
@@ -120,6 +124,43 @@ func quietAddress(t testing.TB) string {
 
 func (p *pair) config(volume, state string) Config {
 	return Config{Volume: volume, State: state, Secret: p.secret, ID: "1", Address: p.address, Log: func(string, ...any) {}}
+}
+
+// send and receive begin a side, whose previous status nobody reads any longer.
+func (p *pair) send(t testing.TB) (end func() error) {
+	t.Helper()
+	forget(p.fromState)
+	cfg := p.config(p.from, p.fromState)
+	if p.via != "" {
+		cfg.Address = p.via
+	}
+	return begin(t.Context(), Send, cfg)
+}
+
+func (p *pair) receive(t testing.TB) (end func() error) {
+	t.Helper()
+	forget(p.toState)
+	return begin(t.Context(), Receive, p.config(p.to, p.toState))
+}
+
+func forget(state string) { _ = os.Remove(filepath.Join(state, statusFile)) }
+
+// seal seals the side that has a state.
+func seal(t testing.TB, state string) {
+	t.Helper()
+	if _, err := ReadStatus(state, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// markers returns what identifies a copy on a volume.
+func markers(t testing.TB, volume string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(volume, marker+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // begin runs one side until the function that it returns is called, which returns its error.
@@ -197,22 +238,310 @@ func TestACopyIsEqual(t *testing.T) {
 	if err := unix.Stat(filepath.Join(p.to, "sparse"), &st); err != nil || st.Blocks*512 > 4<<20 {
 		t.Errorf("the sparse file takes %d bytes, %v", st.Blocks*512, err)
 	}
-	if names, err := filepath.Glob(filepath.Join(p.to, marker+"*")); err != nil || len(names) > 0 {
-		t.Errorf("left: %q, %v", names, err)
-	}
+}
 
-	// Once more, as after a kill between the end and its report.
-	p.fromState, p.toState = t.TempDir(), t.TempDir()
-	receiver = begin(t.Context(), Receive, p.config(p.to, p.toState))
-	sender = begin(t.Context(), Send, p.config(p.from, p.fromState))
-	if _, err := ReadStatus(p.fromState, true); err != nil {
+// identities returns the inodes of a volume, which change where a copy writes.
+func identities(t testing.TB, root string) map[string]uint64 {
+	t.Helper()
+	all := map[string]uint64{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(path, &st)
+		}
+		all[path] = st.Ino
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if again := await(t, p.fromState, Verified); again.Sum != want {
-		t.Errorf("it is %+v, want %+v", again, want)
+	return all
+}
+
+// The command may have seen that both sides are Verified, or not, when one is lost: it is so again, and
+// nothing was written.
+func TestAVerifiedCopySurvivesTheLossOfEitherSide(t *testing.T) {
+	p := newPair(t)
+	planted(t, p.from, rand.New(rand.NewPCG(11, 12)))
+	want := summed(t, p.from)
+	receiver, sender := p.receive(t), p.send(t)
+	await(t, p.fromState, Copied)
+	seal(t, p.fromState)
+	await(t, p.fromState, Verified)
+	written := identities(t, p.to)
+	again := func(lost string) {
+		t.Helper()
+		from, to := await(t, p.fromState, Verified), await(t, p.toState, Verified)
+		if from.Sum != want || to.Sum != want {
+			t.Errorf("%s was lost: the sides say %+v and %+v, want %+v", lost, from.Sum, to.Sum, want)
+		}
+		if diff := cmp.Diff(written, identities(t, p.to)); diff != "" {
+			t.Errorf("%s was lost: what was verified was written (-before, +now):\n%s", lost, diff)
+		}
 	}
+	again("nothing")
+
+	if err := receiver(); err != nil {
+		t.Fatal(err)
+	}
+	receiver = p.receive(t)
+	again("the receiver")
+	if err := sender(); err != nil {
+		t.Fatal(err)
+	}
+	sender = p.send(t)
+	again("the sender")
+	if err := receiver(); err != nil {
+		t.Fatal(err)
+	}
+	p.toState = t.TempDir() // it was another pod
+	receiver = p.receive(t)
+	again("the receiver's pod")
 	if err := errors.Join(sender(), receiver()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A sender that is lost before the move notes that both are equal gives the claim its old volume
+// back, and pods write to that.
+func TestAVerifiedCopyIsMadeAgainWhereTheSourceChanged(t *testing.T) {
+	p := newPair(t)
+	planted(t, p.from, rand.New(rand.NewPCG(13, 14)))
+	receiver, sender := p.receive(t), p.send(t)
+	await(t, p.fromState, Copied)
+	seal(t, p.fromState)
+	await(t, p.fromState, Verified)
+	if err := sender(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(p.from, "more"), []byte("more"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := summed(t, p.from)
+	p.fromState = t.TempDir()
+	sender = p.send(t)
+	await(t, p.fromState, Copied)
+	seal(t, p.fromState)
+	from, to := await(t, p.fromState, Verified), await(t, p.toState, Verified)
+	if err := errors.Join(sender(), receiver()); err != nil {
+		t.Fatal(err)
+	}
+	if from.Sum != want || to.Sum != want || summed(t, p.to) != want {
+		t.Errorf("the sides say %+v and %+v, want %+v", from.Sum, to.Sum, want)
+	}
+}
+
+func TestASealedReceiverRemovesItsMarkerAndWritesNoMore(t *testing.T) {
+	for name, plant := range map[string]func(at string){
+		"a volume with data": func(at string) { planted(t, at, rand.New(rand.NewPCG(15, 16))) },
+		"an empty volume":    func(string) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t)
+			plant(p.from)
+			want := summed(t, p.from)
+			receiver, sender := p.receive(t), p.send(t)
+			seal(t, p.fromState)
+			await(t, p.fromState, Verified)
+			await(t, p.toState, Verified)
+			if len(markers(t, p.to)) != 1 {
+				t.Errorf("before the move notes that both are equal, the markers are %q", markers(t, p.to))
+			}
+			seal(t, p.toState)
+			await(t, p.toState, Finished)
+			check := func() {
+				t.Helper()
+				if got := summed(t, p.to); got != want || len(markers(t, p.to)) > 0 {
+					t.Errorf("the copy is %+v, want %+v; the markers are %q", got, want, markers(t, p.to))
+				}
+			}
+			check()
+			if err := receiver(); err != nil {
+				t.Fatal(err)
+			}
+			receiver = p.receive(t)
+			await(t, p.toState, Finished)
+			time.Sleep(2 * redialFirst) // the sender connects again
+			check()
+			if err := errors.Join(sender(), receiver()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A kill between the removal of the marker and what follows it.
+func TestAReceiverKilledWhileItRemovesItsMarkerRestoresTheRoot(t *testing.T) {
+	volume, state := t.TempDir(), t.TempDir()
+	planted(t, volume, rand.New(rand.NewPCG(17, 18)))
+	want := summed(t, volume)
+	root := func() time.Time {
+		info, err := os.Stat(volume)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime()
+	}
+	before := root()
+	own := filepath.Join(volume, marker+"1")
+	if err := errors.Join(os.Mkdir(own, 0o700), os.Chtimes(volume, time.Time{}, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rememberRoot(volume, state); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(own); err != nil {
+		t.Fatal(err)
+	}
+	if root().Equal(before) {
+		t.Fatal("the removal does not change the root")
+	}
+	if err := finish(volume, "1", state); err != nil {
+		t.Fatal(err)
+	}
+	if got := summed(t, volume); got != want {
+		t.Errorf("the volume is %+v, want %+v", got, want)
+	}
+}
+
+// cutter carries connections of a sender to a receiver, and ends the one over which a number of
+// bytes passed, both ways together.
+type cutter struct {
+	listener net.Listener
+	to       string
+	after    int64
+	passed   atomic.Int64
+	cut      chan struct{}
+}
+
+func newCutter(t testing.TB, to string, after int64) *cutter {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{listener: listener, to: to, after: after, cut: make(chan struct{})}
+	var running sync.WaitGroup
+	t.Cleanup(func() { _ = listener.Close(); running.Wait() })
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { c.carry(conn) })
+		}
+	})
+	return c
+}
+
+func (c *cutter) carry(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", c.to)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	var both sync.WaitGroup
+	half := func(to, from net.Conn) {
+		defer func() { _, _ = to.Close(), from.Close() }()
+		buffer := make([]byte, 64)
+		for {
+			n, err := from.Read(buffer)
+			if total := c.passed.Add(int64(n)); c.after > 0 && total >= c.after && total-int64(n) < c.after {
+				_, _ = to.Write(buffer[:int64(n)-(total-c.after)])
+				close(c.cut)
+				return
+			}
+			if _, wrong := to.Write(buffer[:n]); err != nil || wrong != nil {
+				return
+			}
+		}
+	}
+	both.Go(func() { half(far, near) })
+	both.Go(func() { half(near, far) })
+	both.Wait()
+}
+
+// moved plays the command until the receiver has finished: what it decides by is the two statuses.
+func (p *pair) moved(t testing.TB, want Sum) {
+	t.Helper()
+	noted := false
+	waittest.Eventually(t, "the volume is moved", func() bool {
+		from, err := ReadStatus(p.fromState, false)
+		to, err2 := ReadStatus(p.toState, false)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case noted:
+			seal(t, p.toState)
+		case from.Phase == Copied:
+			seal(t, p.fromState)
+		case from.Phase == Verified && to.Phase == Verified:
+			if noted = true; from.Sum != want || to.Sum != want {
+				t.Fatalf("the sides say %+v and %+v, want %+v", from.Sum, to.Sum, want)
+			}
+		}
+		return to.Phase == Finished
+	})
+	if got := summed(t, p.to); got != want || len(markers(t, p.to)) > 0 {
+		t.Errorf("the copy is %+v, want %+v; the markers are %q", got, want, markers(t, p.to))
+	}
+}
+
+// A side, or the connection alone, is lost after any byte of a copy.
+func TestACopyThatIsCutAtAnyByteEndsTheSame(t *testing.T) {
+	play := func(t *testing.T, after int64, lost int) (passed int64) {
+		t.Helper()
+		p := newPair(t)
+		for i := range 4 {
+			if err := os.WriteFile(filepath.Join(p.from, fmt.Sprint(i)), []byte(strings.Repeat("x", 700*i)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := summed(t, p.from)
+		c := newCutter(t, p.address, after)
+		p.via = c.listener.Addr().String()
+		receiver, sender := p.receive(t), p.send(t)
+		running := make(chan struct{})
+		go func() {
+			defer close(running)
+			select {
+			case <-c.cut:
+			case <-t.Context().Done():
+				return
+			}
+			switch lost {
+			case 0:
+				_ = receiver()
+				receiver = p.receive(t)
+			case 1:
+				_ = sender()
+				sender = p.send(t)
+			}
+		}()
+		p.moved(t, want)
+		passed = c.passed.Load()
+		if after > 0 {
+			<-running
+		}
+		if err := errors.Join(sender(), receiver()); err != nil {
+			t.Fatal(err)
+		}
+		return passed
+	}
+	all := play(t, 0, 2)
+	var at []int64
+	for i := int64(1); i <= 12; i++ {
+		at = append(at, all*i/13, all-i*120) // the digests, and what follows them
+	}
+	for i, after := range at {
+		lost := i / 2 % 3
+		t.Run(fmt.Sprintf("%s after %d of %d bytes", []string{"the receiver", "the sender", "the connection"}[lost], after, all), func(t *testing.T) {
+			t.Parallel()
+			play(t, after, lost)
+		})
 	}
 }
 

@@ -15,8 +15,11 @@
 //	digest          ───────────────────────▶
 //	   both read their volumes
 //	                ◀───────────────────────  its digest
-//	done            ───────────────────────▶  removes its mark
+//	done            ───────────────────────▶
+//	   … until the receiver is sealed: the move has noted that both are equal …
+//	                                          removes its marker
 //
 // Either side can be interrupted at any moment and begin again: files that were written completely
-// are kept. A destination to which something else wrote is never written to.
+// are kept. A connection that begins with a sealed sender begins with the digests, so that what may be
+// noted as equal is not written. A destination to which something else wrote is never written to.
 package volumecopy

@@ -15,7 +15,7 @@ type message struct {
 	Do string `json:"do,omitempty"`
 	// All announces that all files are sent, whatever the destination has.
 	All bool `json:"all,omitempty"`
-	// Finished means that the destination is no longer written.
+	// Finished means that the destination is not written to.
 	Finished bool `json:"finished,omitempty"`
 	// Keys is how many identities of files follow.
 	Keys int  `json:"keys,omitempty"`

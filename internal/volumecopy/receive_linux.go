@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // Config is one side of a copy. All fields are required.
@@ -24,7 +26,8 @@ type Config struct {
 	Log     func(message string, args ...any)
 }
 
-// Receive receives what a sender sends, until ctx ends.
+// Receive receives what a sender sends. Once it is sealed, since the move has noted that both volumes are
+// equal, it removes its marker and receives no more; it ends with ctx.
 func Receive(ctx context.Context, cfg Config) error {
 	config, err := secure(cfg.Secret)
 	if err != nil {
@@ -42,6 +45,7 @@ func Receive(ctx context.Context, cfg Config) error {
 	context.AfterFunc(ctx, func() { _ = listener.Close() })
 	var running sync.WaitGroup
 	defer running.Wait()
+	running.Go(func() { r.finish(ctx) })
 	turns := make(chan struct{}, maxHandshakes)
 	for {
 		conn, err := listener.Accept()
@@ -66,7 +70,37 @@ type receiver struct {
 
 	mu      sync.Mutex
 	current func()     // ends the sender's connection before this one
+	sealed  bool       // no more connections are served
 	serving sync.Mutex // is locked while one of them is served
+}
+
+// finish waits until the receiver is sealed, and removes the marker.
+func (r *receiver) finish(ctx context.Context) {
+	for !r.report.sealed() {
+		if !notify.Pause(ctx, sealEach) {
+			return
+		}
+	}
+	r.mu.Lock()
+	if r.sealed = true; r.current != nil {
+		r.current()
+	}
+	r.mu.Unlock()
+	r.serving.Lock() // the connection has ended
+	defer r.serving.Unlock()
+	r.report.set(func(s *Status) { s.Sealed, s.Problem = true, "" })
+	for {
+		err := finish(r.Volume, r.ID, r.State)
+		if err == nil {
+			r.report.set(func(s *Status) { s.Phase, s.Problem = Finished, "" })
+			return
+		}
+		r.Log("will try again", "err", err)
+		r.report.problem(err)
+		if !notify.Pause(ctx, redialLast) {
+			return
+		}
+	}
 }
 
 // take serves a connection once the other side is authenticated, and ends the one before it: a
@@ -85,18 +119,32 @@ func (r *receiver) take(ctx context.Context, conn *tls.Conn, begun func()) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	r.mu.Lock()
-	if r.current != nil {
-		r.current()
+	if !r.turn(cancel) {
+		return
 	}
-	r.current = cancel
-	r.mu.Unlock()
 	r.serving.Lock()
 	defer r.serving.Unlock()
+	if ctx.Err() != nil {
+		return // another one came, or the receiver was sealed
+	}
 	if err := r.serve(ctx, newLink(conn)); err != nil && ctx.Err() == nil {
 		r.Log("a connection ended", "err", err)
 		r.report.problem(err)
 	}
+}
+
+// turn makes a connection the current one, which end ends. It reports false once the receiver is sealed.
+func (r *receiver) turn(end func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sealed {
+		return false
+	}
+	if r.current != nil {
+		r.current()
+	}
+	r.current = end
+	return true
 }
 
 // serve serves a sender's requests, until it is done.
@@ -135,13 +183,8 @@ func (r *receiver) do(ctx context.Context, l *link, m message) error {
 		r.report.set(func(s *Status) { s.Sum = sum })
 		return l.send(message{Sum: &sum})
 	case doDone:
-		if !finished {
-			if err := d.finish(); err != nil {
-				return err
-			}
-		}
 		r.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
-		return l.send(message{Finished: true})
+		return l.send(message{})
 	}
 	return fmt.Errorf("unknown request %.32q", m.Do)
 }

@@ -29,7 +29,8 @@ const (
 var errDiffers = fmt.Errorf("the copy still differs from the source after %d tries", maxPasses)
 
 // Send sends a volume to a receiver, waits until it is sealed, verifies the copy, and then keeps the
-// volume mounted until ctx ends, so that no other pod can use it before its replacement exists.
+// volume mounted until ctx ends, so that no other pod can use it before its replacement exists. Where it
+// loses the receiver meanwhile it verifies the copy again, since the next receiver does not know that.
 func Send(ctx context.Context, cfg Config) error {
 	config, err := secure(cfg.Secret)
 	if err != nil {
@@ -38,13 +39,9 @@ func Send(ctx context.Context, cfg Config) error {
 	s := &sender{Config: cfg, tls: config, report: &reporter{directory: cfg.State}}
 	for wait := redialFirst; ; wait = min(wait*2, redialLast) {
 		s.report.set(func(s *Status) { s.Phase = Connecting })
-		verified, err := s.session(ctx)
+		err := s.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // ctx ended
-		case verified:
-			s.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
-			<-ctx.Done()
 			return nil
 		case errors.Is(err, errDiffers):
 			return err
@@ -65,44 +62,65 @@ type sender struct {
 	passes int
 }
 
-// session does everything that is left to do, over one connection to the receiver.
-func (s *sender) session(ctx context.Context) (verified bool, err error) {
+// session does everything that is left to do, over one connection to the receiver, and ends with that.
+func (s *sender) session(ctx context.Context) error {
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepalive()}, Config: s.tls}
 	conn, err := dialer.DialContext(ctx, "tcp", s.Address)
 	if err != nil {
-		return false, fmt.Errorf("connect to the receiver: %w", err)
+		return fmt.Errorf("connect to the receiver: %w", err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	l := newLink(conn)
-	if !s.report.sealed() {
-		if err := s.copy(ctx, l); err != nil {
-			return false, err
-		}
-		s.report.set(func(s *Status) { s.Phase, s.Problem = Copied, "" })
-		for !s.report.sealed() {
-			if !notify.Pause(ctx, sealEach) {
-				return false, context.Cause(ctx)
-			}
+	sealed, equal := s.report.sealed(), false
+	if !sealed {
+		if err := s.first(ctx, l); err != nil {
+			return err
 		}
 	}
 	s.report.set(func(s *Status) { s.Sealed = true })
-	for s.passes < maxPasses {
-		if err := s.copy(ctx, l); err != nil {
-			return false, err
+	if sealed {
+		// The move may know already that both volumes are equal, and end the receiver at any moment, which must
+		// not write then.
+		if equal, err = s.compare(ctx, l); err != nil {
+			return err
 		}
-		s.passes++
-		equal, err := s.compare(ctx, l)
-		if err != nil {
-			return false, err
-		}
-		if equal {
-			return true, s.order(l, doDone)
-		}
-		s.Log("the copy differs from the source", "pass", s.passes)
 	}
-	return false, errDiffers
+	for ; !equal; s.passes++ {
+		if s.passes == maxPasses {
+			return errDiffers
+		}
+		if err := s.copy(ctx, l); err != nil {
+			return err
+		}
+		if equal, err = s.compare(ctx, l); err != nil {
+			return err
+		}
+		if !equal {
+			s.Log("the copy differs from the source", "pass", s.passes+1)
+		}
+	}
+	if err := s.order(l, doDone); err != nil {
+		return err
+	}
+	s.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
+	_, err = l.receive() // it sends no more
+	return fmt.Errorf("after the copy was verified: %w", err)
+}
+
+// first makes the copy that is possible while other pods can use the source, and waits until none can.
+func (s *sender) first(ctx context.Context, l *link) error {
+	if err := s.copy(ctx, l); err != nil {
+		return err
+	}
+	s.report.set(func(s *Status) { s.Phase, s.Problem = Copied, "" })
+	for !s.report.sealed() {
+		if !notify.Pause(ctx, sealEach) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 func (s *sender) order(l *link, what string) error {

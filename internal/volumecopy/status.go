@@ -17,8 +17,8 @@ const Port = 7453
 // Phase is the progress of one side.
 type Phase string
 
-// Phases. The receiver is Waiting, Copying, Reading and Verified; the sender also Connecting, and
-// Copied while it waits to be sealed.
+// Phases. The receiver is Waiting, Copying, Reading and Verified, and Finished when its marker is gone; the
+// sender also Connecting, and Copied while it waits to be sealed.
 const (
 	Connecting Phase = "Connecting"
 	Waiting    Phase = "Waiting"
@@ -26,6 +26,7 @@ const (
 	Copied     Phase = "Copied"
 	Reading    Phase = "Reading"
 	Verified   Phase = "Verified"
+	Finished   Phase = "Finished"
 )
 
 // Status is the status of one side.
@@ -36,7 +37,8 @@ type Status struct {
 	// Files and Bytes are what this pass has copied, or read, so far.
 	Files int64 `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
-	// Sealed means that no other pod can use the source any longer.
+	// Sealed means that the side knows that it is: the sender, that no other pod can use the source any longer;
+	// the receiver, that the move has noted that both volumes are equal.
 	Sealed bool `json:"sealed,omitempty"`
 	// Sum is the digest of this side's volume.
 	Sum Sum `json:"sum,omitzero"`
@@ -54,6 +56,8 @@ type Sum struct {
 const (
 	statusFile = "status.json"
 	sealFile   = "seal"
+	// rootFile has the times of the root of a destination, which the removal of the marker changes.
+	rootFile = "root.json"
 	// statusInterval is how often a changing status is written.
 	statusInterval = 250 * time.Millisecond
 	// maxProblem bounds the problem in a status.
@@ -105,11 +109,11 @@ func replaceFile(path string, text []byte) error {
 }
 
 // ReadStatus returns the status of the side that writes it into a directory. If seal is set, it
-// first seals the sender: no other pod can use the source any longer.
+// first seals that side.
 func ReadStatus(directory string, seal bool) (Status, error) {
 	if seal {
 		if err := replaceFile(filepath.Join(directory, sealFile), nil); err != nil {
-			return Status{}, fmt.Errorf("seal the source: %w", err)
+			return Status{}, fmt.Errorf("seal the volume: %w", err)
 		}
 	}
 	var s Status
@@ -126,7 +130,7 @@ func ReadStatus(directory string, seal bool) (Status, error) {
 	return s, nil
 }
 
-// sealed reports whether the source is sealed.
+// sealed reports whether this side is sealed.
 func (r *reporter) sealed() bool {
 	_, err := os.Stat(filepath.Join(r.directory, sealFile))
 	return err == nil

@@ -3,11 +3,14 @@ package volumecopy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,7 +26,7 @@ type destination struct {
 }
 
 // openDestination opens the volume at a path for a copy. finished means that something else wrote
-// to it, or that this copy was verified: then it is only read.
+// to it: then it is only read.
 func openDestination(at, id string) (d *destination, finished bool, err error) {
 	root, err := os.OpenRoot(at)
 	if err != nil {
@@ -357,23 +360,49 @@ func (f *filling) removeOthers(ctx context.Context) error {
 	return nil
 }
 
-// finish removes the marker, and restores the metadata of the root.
-func (d *destination) finish() error {
-	dir, err := d.root.Open(".")
+// finish removes the marker of a copy from a volume, and restores the times of the root, which that changes.
+// It can be repeated after it was interrupted.
+func finish(volume, id, state string) error {
+	if err := rememberRoot(volume, state); err != nil {
+		return fmt.Errorf("remember the times of the volume: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(state, rootFile))
+	if err != nil {
+		return fmt.Errorf("read the times of the volume: %w", err)
+	}
+	var modified unix.Timespec
+	if err := json.Unmarshal(text, &modified); err != nil {
+		return fmt.Errorf("read the times of the volume: %w", err)
+	}
+	root, err := os.OpenRoot(volume)
 	if err != nil {
 		return fmt.Errorf("open the volume: %w", err)
 	}
-	defer dir.Close() //nolint:errcheck // it was only read
-	var st unix.Stat_t
-	err = unix.Fstat(int(dir.Fd()), &st)
+	defer root.Close() //nolint:errcheck // what matters was synced
+	d := &destination{root: root, path: volume, own: marker + id}
+	err = root.RemoveAll(d.own)
 	if err == nil {
-		err = d.root.RemoveAll(d.own)
-	}
-	if err == nil {
-		err = unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), []unix.Timespec{st.Mtim, st.Mtim}, 0)
+		err = unix.UtimesNanoAt(unix.AT_FDCWD, volume, []unix.Timespec{modified, modified}, 0)
 	}
 	if err != nil {
 		return fmt.Errorf("remove the marker from the volume: %w", err)
 	}
 	return d.sync()
+}
+
+// rememberRoot writes the times of the root of a volume into the state, unless it did so before.
+func rememberRoot(volume, state string) error {
+	at := filepath.Join(state, rootFile)
+	if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(volume, &st); err != nil {
+		return err
+	}
+	text, err := json.Marshal(st.Mtim)
+	if err != nil {
+		return err
+	}
+	return replaceFile(at, text)
 }

@@ -119,6 +119,9 @@ func (m *Mover) Observe(ctx context.Context) (o Observed, err error) {
 	if r.Verified == nil && runs(o.Sender) && runs(o.Receiver) {
 		o.Sent, o.Received = m.ask(ctx, o.Sender, false), m.ask(ctx, o.Receiver, false)
 	}
+	if r.Verified != nil && !r.Unmarked && runs(o.Receiver) {
+		o.Received = m.ask(ctx, o.Receiver, false)
+	}
 	return o, nil
 }
 
@@ -182,7 +185,10 @@ func (m *Mover) do(ctx context.Context, step Step, o Observed) error {
 	case Seal:
 		m.ask(ctx, o.Sender, true)
 		return nil
-	case NoteDestination, NoteVerified, NoteClaim:
+	case Unmark:
+		m.ask(ctx, o.Receiver, true)
+		return nil
+	case NoteDestination, NoteVerified, NoteUnmarked, NoteClaim:
 		return m.note(ctx, r, func(r *Record) { noted(r, step, o) })
 	case RestoreClaim:
 		_, err := core.PersistentVolumeClaims(r.Namespace).Create(ctx, r.restored(o.Source), metav1.CreateOptions{})
@@ -233,6 +239,8 @@ func noted(r *Record, step Step, o Observed) {
 		r.Destination, r.DestinationPolicy = o.Destination.Name, o.Destination.Spec.PersistentVolumeReclaimPolicy
 	case NoteVerified:
 		r.Verified = &o.Sent.Sum
+	case NoteUnmarked:
+		r.Unmarked = true
 	case NoteClaim:
 		r.UID = o.Claim.UID
 	default:

@@ -54,6 +54,11 @@ const (
 	Seal Step = "seal the source"
 	// NoteVerified writes into the record that both volumes are equal.
 	NoteVerified Step = "note the digest"
+	// Unmark makes the receiver remove its marker from the new volume, and NoteUnmarked writes into the record that
+	// it did. Before the digest is noted the marker has to stay: where the sender is lost, the claim gets its old
+	// volume again, and what pods write to that has to be copied, too.
+	Unmark       Step = "remove the marker from the new volume"
+	NoteUnmarked Step = "note that the marker is gone"
 	// RestoreVolume and RestoreClaim bind the claim to the old volume again, where the sender was
 	// lost after the claim was locked, and NoteClaim writes that into the record. The volume is reserved
 	// before the name is free: any new claim of that name has this volume.
@@ -265,6 +270,11 @@ func (o *Observed) swap() (Step, string, error) {
 			r.Namespace, r.Claim, o.Claim.Spec.VolumeName, r.Destination)
 	case !bound && (!kept(o.Destination) || o.Source != nil && old && !kept(o.Source)):
 		return Keep, "", nil
+	}
+	if step, waiting, err := o.marked(); step != "" || err != nil {
+		return step, waiting, err
+	}
+	switch {
 	case o.Receiver != nil:
 		return dropped(o.Receiver.DeletionTimestamp != nil, DropReceiver, "the receiver to end")
 	case o.Temporary != nil:
@@ -291,6 +301,37 @@ func (o *Observed) swap() (Step, string, error) {
 		return Wait, "the old volume to be deleted", nil
 	}
 	return Finish, "", nil
+}
+
+// marked returns the step that leads to the new volume having no marker; none if that is so. It needs a receiver,
+// which may have been lost, and that needs the temporary claim.
+func (o *Observed) marked() (Step, string, error) {
+	switch r := o.Receiver; {
+	case o.Record.Unmarked || o.Temporary == nil:
+		return "", "", nil
+	case r != nil && r.DeletionTimestamp != nil:
+		return Wait, "the old receiver to end", nil
+	case r != nil && ended(r):
+		return ReplaceReceiver, "", nil
+	case r == nil && o.Temporary.DeletionTimestamp != nil:
+		return "", "", nil // somebody deleted it, and no pod gets the volume by it: the marker, an empty directory, stays
+	case r == nil && !o.Prepared:
+		return Prepare, "", nil
+	case r == nil:
+		return MakeReceiver, "", nil
+	}
+	if why, err := starting(o.Receiver, "receiver"); why != "" || err != nil {
+		return Wait, why, err
+	}
+	switch {
+	case o.Received == nil:
+		return Wait, "the receiver to report its progress", nil
+	case !o.Received.Sealed:
+		return Unmark, "", nil
+	case o.Received.Phase != volumecopy.Finished:
+		return Wait, strings.TrimSuffix("the receiver to remove its marker: "+o.Received.Problem, ": "), nil
+	}
+	return NoteUnmarked, "", nil
 }
 
 func dropped(going bool, step Step, waiting string) (Step, string, error) {

@@ -47,6 +47,8 @@ type Record struct {
 	DestinationPolicy corev1.PersistentVolumeReclaimPolicy `json:"destinationPolicy,omitempty"`
 	// Verified is the digest that both sides read, once it was equal.
 	Verified *volumecopy.Sum `json:"verified,omitempty"`
+	// Unmarked says that nothing of the copy is left on the new volume.
+	Unmarked bool `json:"unmarked,omitempty"`
 }
 
 const (

@@ -39,15 +39,41 @@ type sim struct {
 	numbers map[string]int
 	last    int // the highest number that was written
 	scaled  bool
-	sealed  types.UID // the current sender
-	copied  bool
-	// verified is the sender of which both sides read the same.
-	verified types.UID
-	history  []string
+	// marked are the volumes that have the marker of the copy, or that nothing wrote to yet.
+	marked map[string]bool
+	// sender and receiver are the processes in the two pods, and connection is how far they are over the
+	// current connection.
+	sender, receiver process
+	connection       connection
+	quiet            bool // nothing is lost or killed any longer
+	history          []string
 }
 
+// process is one side of a copy, as package volumecopy has it.
+type process struct {
+	pod    types.UID // whose process it is, and whose seal
+	sealed bool      // survives the process, not the pod
+	passes int       // copies since it was sealed
+	is     volumecopy.Status
+}
+
+// connection is what was done over a connection: nothing may be, either side may be killed after each step, and
+// the next connection begins again.
+type connection int
+
+const (
+	none connection = iota
+	connected
+	writing // the destination has a part of what is copied
+	copied
+	read
+	compared // the sender knows that both are equal
+	done     // the receiver knows it, too
+	idle     // the sender knows that the receiver knows it
+)
+
 func newSim(t *testing.T, r *rand.Rand, policy corev1.PersistentVolumeReclaimPolicy) *sim {
-	s := &sim{t: t, r: r, numbers: map[string]int{source: 1}, last: 1}
+	s := &sim{t: t, r: r, numbers: map[string]int{source: 1}, marked: map[string]bool{}, last: 1}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	// The other one tracks field managers, and takes ten times as long.
 	s.kube = fake.NewSimpleClientset(
@@ -259,7 +285,7 @@ func (s *sim) settleClaim(c *corev1.PersistentVolumeClaim) {
 		}
 		_, err := s.kube.CoreV1().PersistentVolumes().Create(s.t.Context(), pv, metav1.CreateOptions{})
 		s.ok(err)
-		s.numbers[pv.Name] = 0
+		s.numbers[pv.Name], s.marked[pv.Name] = 0, true
 	}
 }
 
@@ -283,33 +309,113 @@ func (s *sim) settleVolume(pv *corev1.PersistentVolume) {
 	s.update(pv)
 }
 
-// exec is the pods' progress: they copy once both run, and compare once the sender is sealed.
+// exec asks a process for its progress, and may seal it.
 func (s *sim) exec(_ context.Context, _, name, _ string, command ...string) ([]byte, error) {
 	if s.r.IntN(5) == 0 {
 		return nil, errors.New("no answer")
 	}
-	p := s.pod(name)
-	if p == nil {
+	from, to := s.copy()
+	side := &s.receiver
+	if name == Name(shop, data)+"-from" {
+		side = &s.sender
+	}
+	if side == &s.sender && from == "" || side == &s.receiver && to == "" {
 		return nil, errors.New("no pod")
 	}
-	from, to := s.mounted(Name(shop, data)+"-from"), s.mounted(Name(shop, data)+"-to")
-	sender := name == Name(shop, data)+"-from"
-	if sender && slices.Contains(command, "--seal") {
-		s.sealed = p.UID
+	side.sealed = side.sealed || slices.Contains(command, "--seal")
+	out, err := json.Marshal(side.is)
+	for range s.r.IntN(6) { // it may lie a while until the command acts on it
+		s.work()
 	}
-	is := volumecopy.Status{Phase: volumecopy.Waiting}
-	if from != "" && to != "" && s.r.IntN(2) == 0 && (sender || s.copied) {
-		s.numbers[to], s.copied = s.numbers[from], true
-		is.Phase = volumecopy.Copied
-		is.Sum = volumecopy.Sum{Digest: fmt.Sprint(s.numbers[s.mounted(name)])}
-		if sender && s.sealed == p.UID {
-			is.Sealed, is.Phase, s.verified = true, volumecopy.Verified, p.UID
-		}
-		if f := s.pod(Name(shop, data) + "-from"); !sender && f != nil && s.verified == f.UID {
-			is.Phase = volumecopy.Verified
-		}
+	return out, err
+}
+
+// restart begins a process again, in the same pod or another, if there is one.
+func (s *sim) restart(side *process, p *corev1.Pod, first volumecopy.Phase) {
+	uid := types.UID("")
+	if p != nil && p.Status.Phase == corev1.PodRunning {
+		uid = p.UID
 	}
-	return json.Marshal(is)
+	*side = process{pod: uid, sealed: side.sealed && side.pod == uid, is: volumecopy.Status{Phase: first}}
+	s.connection = none
+}
+
+// copy returns the volumes that the two processes mount; it is empty for one that does not run.
+func (s *sim) copy() (from, to string) {
+	if p := s.pod(Name(shop, data) + "-from"); p == nil || p.UID != s.sender.pod || p.Status.Phase != corev1.PodRunning {
+		s.restart(&s.sender, p, volumecopy.Connecting)
+	}
+	if p := s.pod(Name(shop, data) + "-to"); p == nil || p.UID != s.receiver.pod || p.Status.Phase != corev1.PodRunning {
+		s.restart(&s.receiver, p, volumecopy.Waiting)
+	}
+	if s.sender.pod != "" {
+		from = s.mounted(Name(shop, data) + "-from")
+	}
+	if s.receiver.pod != "" {
+		to = s.mounted(Name(shop, data) + "-to")
+	}
+	return from, to
+}
+
+// work lets the two processes do one thing: copy, wait until the sender is sealed, copy, compare, and say so to each
+// other. What begins sealed compares first.
+func (s *sim) work() {
+	from, to := s.copy()
+	switch {
+	case s.quiet || s.r.IntN(10) > 0:
+	case s.r.IntN(2) == 0:
+		s.restart(&s.sender, s.pod(Name(shop, data)+"-from"), volumecopy.Connecting)
+		s.history = append(s.history, "the sender is killed")
+	default:
+		s.restart(&s.receiver, s.pod(Name(shop, data)+"-to"), volumecopy.Waiting)
+		s.history = append(s.history, "the receiver is killed")
+	}
+	if to != "" && s.receiver.sealed {
+		if s.connection == writing {
+			s.t.Fatalf("the receiver is sealed while it writes\nafter %q", s.history)
+		}
+		delete(s.marked, to)
+		s.receiver.is.Sealed, s.receiver.is.Phase, s.connection = true, volumecopy.Finished, none
+		return
+	}
+	if from == "" || to == "" {
+		return
+	}
+	sum := volumecopy.Sum{Digest: fmt.Sprint(s.numbers[from])}
+	switch s.connection {
+	case none:
+		s.connection, s.sender.is.Phase = connected, volumecopy.Connecting
+		if s.sender.sealed {
+			s.sender.is.Sealed, s.connection = true, copied
+		}
+	case connected:
+		s.connection, s.sender.is.Phase = copied, volumecopy.Copied
+		if s.marked[to] {
+			s.connection, s.sender.is.Phase, s.receiver.is.Phase, s.numbers[to] = writing, volumecopy.Copying, volumecopy.Copying, -1
+		}
+	case writing:
+		s.connection, s.numbers[to], s.sender.is.Phase, s.receiver.is.Phase = copied, s.numbers[from], volumecopy.Copied, volumecopy.Copied
+	case copied:
+		switch {
+		case s.sender.sealed && s.sender.is.Sealed:
+			s.connection, s.sender.is.Phase, s.receiver.is.Phase = read, volumecopy.Reading, volumecopy.Reading
+		case s.sender.sealed: // since it copied, pods may have written
+			s.sender.is.Sealed, s.connection = true, connected
+		}
+	case read:
+		s.connection, s.sender.is.Sum, s.receiver.is.Sum = compared, sum, volumecopy.Sum{Digest: fmt.Sprint(s.numbers[to])}
+		if s.numbers[from] != s.numbers[to] {
+			if s.sender.passes++; s.sender.passes > 4 {
+				s.t.Fatalf("the copy stays %d and the source is %d\nafter %q", s.numbers[to], s.numbers[from], s.history)
+			}
+			s.connection = connected
+		}
+	case compared:
+		s.connection, s.receiver.is.Phase = done, volumecopy.Verified
+	case done:
+		s.connection, s.sender.is.Phase = idle, volumecopy.Verified
+	case idle:
+	}
 }
 
 // mounted is the volume that a pod of a copy mounts, if it runs.
@@ -350,6 +456,7 @@ func (s *sim) chance() {
 // to do.
 func (s *sim) run(steps int, quiet bool) (done bool, err error) {
 	m := &Mover{Kube: s.kube, Exec: s.exec, Namespace: shop, Claim: data}
+	s.quiet = quiet
 	for range steps {
 		if !quiet {
 			s.chance()
@@ -394,7 +501,7 @@ func (s *sim) calm() {
 }
 
 // TestMovesLoseNoData moves a volume while the command is killed at any moment, pods of the copy
-// are lost, and a StatefulSet is scaled up and down. Whenever its pod runs it finds what it wrote last; in the
+// are lost, their processes are killed between any two steps, and a StatefulSet is scaled up and down. Whenever its pod runs it finds what it wrote last; in the
 // end, once no pod uses it, the volume is moved, or where it was if the move was aborted.
 func TestMovesLoseNoData(t *testing.T) {
 	for seed := range uint64(200) {
@@ -456,6 +563,9 @@ func (s *sim) finished(seed uint64, aborted, drop bool, policy corev1.Persistent
 	}
 	if has == nil || (has.Name == source) != aborted || has.Spec.PersistentVolumeReclaimPolicy != want {
 		s.t.Fatalf("seed %d: the claim has %v, aborted %t\nafter %q", seed, has, aborted, s.history)
+	}
+	if !aborted && s.marked[has.Name] {
+		s.t.Fatalf("seed %d: the marker is left on %s\nafter %q", seed, has.Name, s.history)
 	}
 	if old := s.volume(source); (old == nil) != (drop && !aborted) {
 		s.t.Fatalf("seed %d: the old volume is %v\nafter %q", seed, old, s.history)
