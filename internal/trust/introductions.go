@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +23,8 @@ import (
 
 // Introductions takes the introductions of other clusters. Between the two messages of an
 // introduction its numbers are in memory only; then what the cluster sent is in its
-// ForeignCluster, with the code to compare.
+// ForeignCluster, with the code to compare. An introduction counts as a wrong guess at the code from its first message
+// until the second was right: the caller can compute the code in between, and nobody here sees it.
 type Introductions struct {
 	// Client reads and writes ForeignClusters at the API server itself.
 	Client client.Client
@@ -37,6 +39,8 @@ type Introductions struct {
 
 	mu      sync.Mutex
 	pending map[peering.ClusterID]*introduction
+	// guessed counts the introductions that were begun and not completed.
+	guessed guesses
 }
 
 // introduction is what is kept in memory of an introduction.
@@ -52,7 +56,9 @@ type introduction struct {
 	revealed bool
 	// counts means that it takes one of the places of clusters without a decision.
 	counts bool
-	limit  *rate.Limiter
+	// guess is how it is counted until it is completed.
+	guess []paced
+	limit *rate.Limiter
 }
 
 // Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and returns this
@@ -145,14 +151,53 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 	} else {
 		i.limit = rate.NewLimiter(rate.Every(IntroductionPause), IntroductionBurst)
 	}
-	if res := i.limit.ReserveN(i.at, 1); res.DelayFrom(i.at) > 0 {
+	res := i.limit.ReserveN(i.at, 1)
+	if res.DelayFrom(i.at) > 0 {
 		e := peering.Errorf(peering.ReasonIntroductionsPending, "your cluster introduces itself too often")
 		e.RetryAfter = max(res.DelayFrom(i.at), time.Second)
 		res.CancelAt(i.at)
 		return e
 	}
+	if i.counts {
+		// Counted before the cluster gets this side's number, with which it can compute the code.
+		i.guess = guessAtCode(i.from)
+		if wait := r.guessed.add(i.at, i.guess...); wait > 0 {
+			res.CancelAt(i.at)
+			e := peering.Errorf(peering.ReasonIntroductionsPending, "too many introductions were begun lately and not completed: wait, or join with a token")
+			e.RetryAfter = wait
+			return e
+		}
+	}
 	r.pending[id] = i
 	return nil
+}
+
+// guessAtCode returns the keys under which an introduction is counted as a guess at the code: its address, the
+// network of that, and all.
+func guessAtCode(from string) []paced {
+	return []paced{
+		{"all", pace{CodeBurst, CodePause}},
+		{"network " + networkKey(from), pace{CodeBurstPerNetwork, CodePausePerNetwork}},
+		{"address " + from, pace{CodeBurstPerAddress, CodePausePerAddress}},
+	}
+}
+
+// networkKey returns the network of the key of an address in limits: the /24 of an IPv4 address, the /48 of
+// an IPv6 prefix, or what is neither.
+func networkKey(from string) string {
+	p, err := netip.ParsePrefix(from)
+	if err != nil {
+		a, err := netip.ParseAddr(from)
+		if err != nil {
+			return from
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	bits := 48
+	if p.Addr().Is4() {
+		bits = 24
+	}
+	return netip.PrefixFrom(p.Addr(), bits).Masked().String()
 }
 
 // waiting removes what expired and returns the clusters without a decision. The caller holds the
@@ -200,6 +245,7 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 		i.revealed = false // it can be opened again: nothing was written
 		return err
 	}
+	r.guessed.takeBack(now, i.guess...)
 	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, identity.ClusterInfo{}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -237,17 +238,114 @@ func TestIntroductionsAreBoundedByAddressAndInAll(t *testing.T) {
 	}
 }
 
+// A cluster in the middle can compute the code as soon as it has this cluster's number, and reveal its own only if
+// the code matches.
+func TestIntroductionsThatAreNotRevealedAreGuessesAndLimited(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		from func(n int) string
+		// want is how many of the guesses at once, and of those within an hour, are answered.
+		atOnce, inAnHour int
+	}{
+		"from one address":             {func(int) string { return "192.0.2.1" }, CodeBurstPerAddress, 12},
+		"from many of an IPv4 network": {func(n int) string { return fmt.Sprint("192.0.2.", n%256) }, CodeBurstPerNetwork, 30},
+		"from many of an IPv6 network": {func(n int) string { return fmt.Sprintf("2001:db8:1:%x::/64", n) }, CodeBurstPerNetwork, 30},
+		"from many networks":           {func(n int) string { return fmt.Sprintf("10.0.%d.1", n) }, CodeBurst, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, clock := newIntroductions(t)
+			answered, n := 0, 0
+			guess := func() {
+				o := peertest.Other{ID: peering.ClusterID(fmt.Sprint("cluster", n)), Info: identity.ClusterInfo{Name: "office"}}
+				_, err := r.Introduce(t.Context(), o.ID, tc.from(n%250), o.Info, peering.Hash{}, true)
+				if err == nil {
+					answered++
+				} else if e := peering.AsError(err); e.Reason != peering.ReasonIntroductionsPending || e.RetryAfter <= 0 {
+					t.Fatalf("guess %d: %v", n, err)
+				}
+				n++
+			}
+			for range 1000 {
+				guess()
+			}
+			if answered != tc.atOnce {
+				t.Errorf("%d of 1000 at once are answered, want %d", answered, tc.atOnce)
+			}
+			for range time.Hour / (20 * time.Second) {
+				clock.Pass(20 * time.Second)
+				guess()
+			}
+			if in := answered - tc.atOnce; in < tc.inAnHour-1 || in > tc.inAnHour+1 {
+				t.Errorf("%d within an hour are answered, want %d", in, tc.inAnHour)
+			}
+		})
+	}
+}
+
+func TestIntroductionsAreNotLimitedByGuessesFromAnotherNetwork(t *testing.T) {
+	t.Parallel()
+	r, clock := newIntroductions(t)
+	for n := range 1000 {
+		flood := peering.ClusterID(fmt.Sprint("flood", n))
+		_, _ = r.Introduce(t.Context(), flood, fmt.Sprint("192.0.2.", n%256), identity.ClusterInfo{}, peering.Hash{}, false)
+		clock.Pass(time.Second)
+		if n%100 != 99 {
+			continue
+		}
+		if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "office"), fmt.Sprintf("198.51.%d.1", n/100), true); err != nil {
+			t.Errorf("after %d guesses: %v", n+1, err)
+		}
+	}
+}
+
+func TestAnInterruptedIntroductionCanBeRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	r, _ := newIntroductions(t)
+	milan := peertest.NewOther(t, "milan")
+	for n := range CodeBurstPerAddress - 1 {
+		if _, err := r.Introduce(t.Context(), milan.ID, "192.0.2.1", milan.Info, peering.Hash{}, true); err != nil {
+			t.Fatalf("try %d: %v", n+1, err)
+		}
+	}
+	if _, err := peertest.IntroduceAs(t, r, milan, "192.0.2.1", true); err != nil {
+		t.Errorf("the last try: %v", err)
+	}
+	// Those that were completed are not guesses.
+	for n := range MaxIntroductionsPerAddress - 1 {
+		if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "next"), "192.0.2.1", true); err != nil {
+			t.Errorf("neighbour %d: %v", n+1, err)
+		}
+	}
+}
+
+func TestGuessesAtTheCodeDoNotHoldUpClustersThatAreNamedByID(t *testing.T) {
+	t.Parallel()
+	named, listed := peertest.NewOther(t, "named"), peertest.NewOther(t, "listed")
+	policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "home"}}
+	policy.Spec.Automatic = &v1alpha1.AutomaticPeering{ClusterIDs: []string{string(listed.ID)}}
+	r, _ := newIntroductions(t, peertest.ApprovedAs("named", named), policy)
+	for n := range 1000 {
+		_, _ = r.Introduce(t.Context(), peering.ClusterID(fmt.Sprint("flood", n)), fmt.Sprintf("10.0.%d.1", n%250), identity.ClusterInfo{}, peering.Hash{}, false)
+	}
+	for _, o := range []peertest.Other{named, listed} {
+		if _, err := peertest.IntroduceAs(t, r, o, "10.0.0.1", false); err != nil {
+			t.Errorf("%s: %v", o.Info.Name, err)
+		}
+	}
+}
+
 func TestUnrevealedIntroductionLapses(t *testing.T) {
 	t.Parallel()
 	r, clock := newIntroductions(t)
-	for i := range MaxIntroductions {
+	for i := range CodeBurst {
 		o := peertest.NewOther(t, "flood")
 		if _, err := r.Introduce(t.Context(), o.ID, fmt.Sprint(i), o.Info, peering.Hash{}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "honest"), "x", false); peering.ReasonOf(err) != peering.ReasonIntroductionsPending {
-		t.Errorf("while all places are taken: %v", err)
+		t.Errorf("while as many are begun as can be at once: %v", err)
 	}
 	clock.Pass(RevealTimeout)
 	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "honest"), "x", false); err != nil {

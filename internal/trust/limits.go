@@ -16,9 +16,21 @@ const (
 	// RevealTimeout is how long a cluster may take to open its commitment.
 	RevealTimeout = time.Minute
 	// IntroductionBurst is how often one cluster can introduce itself at once, and
-	// IntroductionPause how often in the long run.
+	// IntroductionPause how often in the long run: each time its code is another one.
 	IntroductionBurst = 5
-	IntroductionPause = 30 * time.Second
+	IntroductionPause = 5 * time.Minute
+	// CodeBurst is how many introductions of all clusters can be begun at once and not completed, and CodePause the
+	// time after which one more can: each may be a guess at the code, by a cluster in the middle that continues only
+	// if it guessed right. The bursts are small, since such a cluster may guess at both sides at once, and any pair
+	// of its guesses may match.
+	CodeBurst = 16
+	CodePause = GuessPause
+	// CodeBurstPerNetwork and CodePausePerNetwork are those of one network: an IPv4 /24, or an IPv6 /48.
+	CodeBurstPerNetwork = 8
+	CodePausePerNetwork = 2 * GuessPause
+	// CodeBurstPerAddress and CodePausePerAddress are those of one address (IPv6: one /64).
+	CodeBurstPerAddress = 4
+	CodePausePerAddress = GuessPausePerAddress
 
 	// introductionsPause is the pause that a cluster is asked for when there is no place.
 	introductionsPause = 5 * time.Minute

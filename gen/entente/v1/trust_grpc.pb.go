@@ -61,7 +61,8 @@ type TrustServiceClient interface {
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an administrator
 	// denied the caller) or TRUST_FORGOTTEN (an administrator forgot the caller, and the request
 	// does not set requested), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (the limit of clusters
-	// that wait for approval is reached, or this cluster introduced itself too often).
+	// that wait for approval is reached, or too many introductions were begun and
+	// not completed, or this cluster introduced itself too often).
 	Introduce(ctx context.Context, in *IntroduceRequest, opts ...grpc.CallOption) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//
@@ -226,7 +227,8 @@ type TrustServiceServer interface {
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an administrator
 	// denied the caller) or TRUST_FORGOTTEN (an administrator forgot the caller, and the request
 	// does not set requested), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (the limit of clusters
-	// that wait for approval is reached, or this cluster introduced itself too often).
+	// that wait for approval is reached, or too many introductions were begun and
+	// not completed, or this cluster introduced itself too often).
 	Introduce(context.Context, *IntroduceRequest) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//

@@ -79,7 +79,7 @@ func Hints() []Hint {
 		{peering.ReasonPeerNameTaken, "choose another name for it here: --name"},
 		{peering.ReasonTrustDenied, "an administrator there denied this cluster and can change that: entente approve, or a new token"},
 		{peering.ReasonTrustForgotten, "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or introduce the two again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
-		{peering.ReasonIntroductionsPending, "too many clusters wait there for approval; wait, or ask for a token"},
+		{peering.ReasonIntroductionsPending, "too many clusters wait there for approval, or began introductions and did not complete them; wait, or ask for a token"},
 		{peering.ReasonIntroductionUnknown, "introduce the two to get a code to compare: entente join HOST:PORT (entente discover shows where it is); or join with a token"},
 		{peering.ReasonCodeMismatch, "introduce the two again (entente join HOST:PORT) and compare once more; while the codes differ do not approve"},
 
