@@ -163,6 +163,25 @@ type ContractStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	Statements []Statement `json:"statements,omitempty"`
+	// statementsInDoubt is, at the consumer, which periods the provider's statements leave in doubt. It stays,
+	// whatever is stated later.
+	// +optional
+	StatementsInDoubt *StatementsInDoubt `json:"statementsInDoubt,omitempty"`
+}
+
+// StatementsInDoubt is which periods of a contract have no statement of use here, or more than one.
+type StatementsInDoubt struct {
+	// missing is how many periods have no statement here.
+	// +optional
+	Missing int64 `json:"missing,omitempty"`
+	// restated is for how many periods, as far as known, the provider signed another statement than the one that it
+	// sent first.
+	// +optional
+	Restated int64 `json:"restated,omitempty"`
+	// first is the number of the first such period.
+	First int64 `json:"first"`
+	// last is the number of the last one.
+	Last int64 `json:"last"`
 }
 
 // Usage is the running meter of use.

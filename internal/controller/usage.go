@@ -197,7 +197,10 @@ func (r *Contracts) checkStatements(ctx context.Context, c peering.Contract, ter
 	}
 	if asked {
 		invalid, isInvalid := errors.AsType[*usage.StatementError](err)
+		doubts := usage.Doubts(stored)
 		switch {
+		case err == nil && doubts != nil:
+			r.condition(stored, ConditionStatementsValid, metav1.ConditionFalse, doubts.Reason, doubts.Error())
 		case err == nil:
 			r.condition(stored, ConditionStatementsValid, metav1.ConditionTrue, "Verified", fmt.Sprintf(
 				"%d statements are signed by the provider, follow each other, and have the contract's prices", usage.Last(stored).Sequence))
@@ -226,7 +229,8 @@ func (r *Contracts) condition(stored *v1alpha1.Contract, kind string, status met
 	meta.SetStatusCondition(&stored.Status.Conditions, c)
 }
 
-// fetchStatements fetches the statements after the last one and keeps the valid ones.
+// fetchStatements fetches the statements after the last one, keeps the valid ones, and records what they leave in
+// doubt.
 func (r *Contracts) fetchStatements(
 	ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, last usage.Link,
 ) error {
@@ -246,15 +250,21 @@ func (r *Contracts) fetchStatements(
 	if before, ok := store.Before(stored, terms.Consumer.ID); ok {
 		check.Revisions = append(check.Revisions, before)
 	}
-	var gap error
-	for _, e := range envelopes {
+	for i, e := range envelopes {
 		s, err := check.Next(e)
 		if err != nil {
 			return err
 		}
-		if missing := s.Sequence - check.Last.Sequence - 1; missing > 0 {
-			gap = &usage.StatementError{Reason: "StatementsMissing", Message: fmt.Sprintf(
-				"statements %d to %d are missing: the provider keeps the newest only, and does not have them any more", check.Last.Sequence+1, s.Sequence-1)}
+		if s.Sequence > check.Last.Sequence+1 {
+			usage.AddMissing(stored, check.Last.Sequence+1, s.Sequence-1)
+		}
+		if !check.Follows(s) {
+			var theirs []peering.Envelope // what the provider has now of what is kept here
+			if i == 0 {
+				// Without a response it is known that one period is in doubt.
+				theirs, _ = r.Counterpart(peer).Statements(ctx, stored.Name, uint64(max(stored.Status.Statements[0].Sequence-1, 0)))
+			}
+			usage.AddRestated(stored, check.Provider, theirs)
 		}
 		text, err := e.Marshal()
 		if err != nil {
@@ -264,7 +274,7 @@ func (r *Contracts) fetchStatements(
 		check.Last = usage.Link{Sequence: s.Sequence, Hash: e.Hash(), Statement: s}
 	}
 	stored.Status.Statements = usage.Newest(stored.Status.Statements)
-	return gap
+	return nil
 }
 
 // Flush stores all meters as they were last read, before the agent stops. What it cannot store is counted from the

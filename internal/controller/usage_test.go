@@ -319,7 +319,7 @@ func TestInvalidStatementsAreRefused(t *testing.T) {
 					s.Previous = peering.Hash{1}
 				}
 			})
-		}, 1, "ChainBroken"},
+		}, 2, "ChainBroken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -476,6 +476,93 @@ func TestBothSidesCountTheSame(t *testing.T) {
 		t.Errorf("the conditions are %+v", got.Status.Conditions)
 	}
 	t.Logf("the provider states %v, the consumer counted %v", statementIn(t, got.Status.Statements[1]).Used.Strings(), got.Status.Usage.Periods[1].UnitSeconds)
+}
+
+// TestRestoredProvidersStatementsStayInDoubt restores a provider from a backup that lacks its last three statements.
+// In two of their periods more was in use than at the backup: it states these two otherwise.
+func TestRestoredProvidersStatementsStayInDoubt(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	terms := p.terms(t, func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(24 * time.Hour) })
+	home := newBench(t, p.consumer, p.stored(t, terms, p.consumer), foreign("peer", p.provider))
+	abroad := newBench(t, p.provider, p.stored(t, terms, p.provider), foreign("peer", p.consumer))
+	home.peer.statements = func(after uint64) ([]peering.Envelope, error) {
+		calls := ContractCalls{Reader: abroad.client, Now: abroad.Now}
+		return calls.Statements(t.Context(), p.consumer.ID(), "c-1", after)
+	}
+	pass := func(periods int) (mine, theirs *v1alpha1.Contract) {
+		t.Helper()
+		for range periods {
+			abroad.clock = abroad.clock.Add(terms.StatementPeriod)
+			home.clock = abroad.clock
+			theirs = abroad.look(t)
+			home.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", StatementSequence: int64(usage.Last(theirs).Sequence)})
+			mine = home.look(t)
+		}
+		return mine, theirs
+	}
+	valid := func(c *v1alpha1.Contract) metav1.Condition {
+		t.Helper()
+		v := meta.FindStatusCondition(c.Status.Conditions, ConditionStatementsValid)
+		if v == nil {
+			t.Fatalf("the conditions are %+v", c.Status.Conditions)
+		}
+		return *v
+	}
+	abroad.offloaded.used = amountsIn("cpu=1")
+	abroad.look(t)
+	_, backup := pass(2)
+	abroad.offloaded.used = amountsIn("cpu=3")
+	mine, theirs := pass(3)
+	if v := valid(mine); v.Status != metav1.ConditionTrue || len(mine.Status.Statements) != 5 {
+		t.Fatalf("before the backup is restored there are %d statements: %+v", len(mine.Status.Statements), v)
+	}
+	restore := func() {
+		t.Helper()
+		theirs.Status = backup.Status
+		if err := abroad.client.Status().Update(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		abroad.Contracts = abroad.agent(p.provider)
+	}
+	restore()
+	for _, periods := range []int{1, usage.MaxKept + 8} {
+		mine, theirs = pass(periods)
+		if v := valid(mine); v.Status != metav1.ConditionFalse || v.Reason != "ChainBroken" || !strings.Contains(v.Message, "2 periods") || !strings.Contains(v.Message, "4 to 5") {
+			t.Errorf("%d periods later the condition is %+v", periods, v)
+		}
+		if got, want := usage.Last(mine), usage.Last(theirs); got.Hash != want.Hash || got.Sequence != want.Sequence {
+			t.Errorf("%d periods later the consumer has statement %d, the provider %d", periods, got.Sequence, want.Sequence)
+		}
+	}
+	// What was kept at the second time is counted once.
+	_, backup = pass(1)
+	abroad.offloaded.used = amountsIn("cpu=5")
+	_, theirs = pass(3)
+	restore()
+	if mine, _ = pass(1); !strings.Contains(valid(mine).Message, "4 periods") {
+		t.Errorf("after another time the condition is %+v", valid(mine))
+	}
+}
+
+// TestMissingStatementsStayInDoubt has the provider drop statements before the consumer fetched them.
+func TestMissingStatementsStayInDoubt(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	terms := p.terms(t, nil)
+	all := p.statementsOf(t, terms, 8, nil)
+	b := newBench(t, p.consumer, p.stored(t, terms, p.consumer), foreign("peer", p.provider))
+	b.clock = now.Add(time.Hour - 2*time.Minute)
+	b.peer.statements = func(after uint64) ([]peering.Envelope, error) { return all[max(after, 3):min(after+5, 8)], nil }
+	for _, sequence := range []int64{5, 8} {
+		b.clock = b.clock.Add(fetchAgain)
+		b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", StatementSequence: sequence})
+		got := b.look(t)
+		v := meta.FindStatusCondition(got.Status.Conditions, ConditionStatementsValid)
+		if v == nil || v.Status != metav1.ConditionFalse || v.Reason != "StatementsMissing" || !strings.Contains(v.Message, "3 periods") || !strings.Contains(v.Message, "1 to 3") {
+			t.Errorf("with %d statements the condition is %+v", usage.Last(got).Sequence, v)
+		}
+	}
 }
 
 func TestNewestStatementsAreKept(t *testing.T) {

@@ -81,7 +81,7 @@ type Check struct {
 }
 
 // Next returns a statement if it is the provider's and valid, else a
-// *StatementError.
+// *StatementError. Whether it follows the one before, Follows reports.
 func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 	no := func(reason, format string, args ...any) error {
 		return &StatementError{Reason: reason, Message: fmt.Sprintf("statement after number %d: ", v.Last.Sequence) + fmt.Sprintf(format, args...)}
@@ -96,8 +96,6 @@ func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 		return s, no("ContractMismatch", "it is of contract %s between %s and %s", s.ContractID, s.Consumer, s.Provider)
 	case s.Sequence <= v.Last.Sequence:
 		return s, no("SequenceMismatch", "it has number %d", s.Sequence)
-	case s.Sequence == v.Last.Sequence+1 && s.Previous != v.Last.Hash:
-		return s, no("ChainBroken", "its previous hash is not that of the statement before it")
 	case s.Sequence == v.Last.Sequence+1 && v.Last.Sequence > 0 && !s.From.Equal(v.Last.Statement.To):
 		return s, no("PeriodMismatch", "it begins at %s, and the one before ended at %s", s.From.Format(time.RFC3339), v.Last.Statement.To.Format(time.RFC3339))
 	case terms == nil:
@@ -115,6 +113,12 @@ func (v Check) Next(e peering.Envelope) (peering.Statement, error) {
 	}
 	// ParseStatement checked that the amount follows from use and prices.
 	return s, nil
+}
+
+// Follows reports whether a statement has the hash of the one before it. A provider that was restored from a
+// backup states again what it stated since: its next statement follows one that this cluster does not have.
+func (v Check) Follows(s peering.Statement) bool {
+	return s.Sequence != v.Last.Sequence+1 || s.Previous == v.Last.Hash
 }
 
 func (v Check) revision(n uint64) *peering.Terms {
