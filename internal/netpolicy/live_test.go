@@ -243,8 +243,8 @@ func TestPoliciesFollowPodsOnARealAPIServer(t *testing.T) {
 	no := &peering.Refusal{Reason: peering.RefusedInvalid, Retryable: true, Message: "the provider takes no NetworkPolicies"}
 	hash := peering.Object{Ref: first, JSON: o}.Hash()
 	c.Ack(peering.Ack{Ref: first, Hash: hash, Refusal: no})
-	l.event("Warning NetworkPolicyNotApplied the provider of office.entente.dev does not take it")
-	if got := c.Problem("shop"); !strings.HasPrefix(got, "NetworkPolicy web: the provider of office.entente.dev does not take it") {
+	l.event("Warning NetworkPolicyNotApplied the provider of office.entente.dev does not accept it")
+	if got := c.Problem("shop"); !strings.HasPrefix(got, "NetworkPolicy web: the provider of office.entente.dev does not accept it") {
 		t.Errorf("the namespace's problem is %q", got)
 	}
 	c.Ack(peering.Ack{Ref: first, Hash: hash})
