@@ -61,6 +61,7 @@ const (
 	reasonNotOffloaded = "NotOffloadable"
 	reasonNotTolerated = "NotTolerated"
 	reasonMissing      = "MissingReference"
+	reasonUndecided    = "NetworkPoliciesUnknown"
 	reasonRemoteGone   = "RemotePodGone"
 	reasonDeleted      = "Deleted"
 	reasonLosingPods   = "ProviderLosesPods"
@@ -198,6 +199,8 @@ func (n *Node) plan(uid string) podPlan {
 	}
 	if p.pod != nil {
 		n.unknown.forget(uid)
+	} else {
+		delete(n.waitsSince, uid)
 	}
 	p.unknown = n.unknown.has(uid)
 	p.up = n.link.responds()
@@ -225,6 +228,9 @@ func (n *Node) plan(uid string) podPlan {
 		if f.portable {
 			if p.missing = n.missing(p.pod.Namespace, t.References); p.missing.what == "" {
 				p.missing = missing{reason: reasonMissing, what: waits}
+			}
+			if p.missing.what == "" && f.offloading == yes && !f.crossed() && !f.wanted {
+				p.missing = n.undecided(p.pod, t.Pod)
 			}
 			f.complete = p.missing.what == ""
 		}
@@ -322,12 +328,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		n.warn(p, reasonNotOffloaded, p.refusal.Message)
 		return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, reasonNotOffloaded, p.refusal.Message, metav1.Now()))
 	case stepWait:
-		n.wait(p)
-		if p.missing.soon {
-			return nil // too early for an event
-		}
-		n.warn(p, p.missing.reason, p.missing.what)
-		return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
+		return n.wait(ctx, p)
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:

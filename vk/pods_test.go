@@ -44,7 +44,9 @@ type home struct {
 	mu     sync.Mutex
 	spaces []Namespace
 	err    error
-	looks  int // how often the namespaces were asked for
+	// undecided is why pods must not be sent yet, by their label app.
+	undecided map[string]string
+	looks     int // how often the namespaces were asked for
 }
 
 // atHome runs a test in a home cluster in which namespace shop is offloaded to a
@@ -82,6 +84,11 @@ func (h *home) start() {
 			defer h.mu.Unlock()
 			h.looks++
 			return append([]Namespace(nil), h.spaces...), h.err
+		},
+		Undecided: func(_ string, labels map[string]string) string {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.undecided[labels["app"]]
 		},
 		Logger: slog.New(slog.NewTextHandler(h.t.Output(), nil)),
 	})
@@ -1042,6 +1049,55 @@ func TestSecretsThatMayNotBeReadYetAreNotFatal(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		h.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+func TestAPodWaitsUntilItsNetworkPoliciesAreKnown(t *testing.T) {
+	atHome(t, func(h *home) {
+		decide := func(why string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.undecided = map[string]string{"web": why}
+		}
+		app := func(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
+		decide("the pods of this cluster are not known yet")
+		h.bind("u1", "web", app)
+		h.bind("u2", "other", app)
+		h.after(3 * time.Second)
+		h.wantPhase("other", corev1.PodRunning, "")
+		pod := h.wantPhase("web", corev1.PodPending, reasonUndecided)
+		if h.remote.holds("u1") || !strings.Contains(pod.Status.Message, "the pods of this cluster are not known yet") {
+			t.Errorf("the pod was sent %t, its status says %q", h.remote.holds("u1"), pod.Status.Message)
+		}
+
+		// It is sent in the same instant.
+		decide("")
+		h.node.Decided()
+		synctest.Wait()
+		h.wantPhase("web", corev1.PodRunning, "")
+		if n := len(h.node.waitsSince); n != 0 {
+			t.Errorf("%d pods are remembered that do not wait any longer", n)
+		}
+
+		// What was sent does not wait again, not after a restart either.
+		decide("the pods of this cluster are not known yet")
+		h.stop()
+		h.start()
+		h.remote.connect(true)
+		h.after(3 * time.Second)
+		h.wantPhase("web", corev1.PodRunning, "")
+
+		// A pod that goes while it waits is forgotten, and one whose turn nobody announces goes, too.
+		h.bind("u3", "web-3", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
+		h.bind("u4", "web-4", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
+		h.second()
+		h.force("web-3")
+		decide("")
+		h.after(2 * undecidedRetry)
+		h.wantPhase("web-4", corev1.PodRunning, "")
+		if n := len(h.node.waitsSince); n != 0 {
+			t.Errorf("%d pods are remembered that do not wait any longer", n)
+		}
 	})
 }
 

@@ -223,8 +223,22 @@ func (n *Node) forgetReferences(p *corev1.Pod) {
 	}
 }
 
-// wait reconciles a pod again when its namespace changes.
-func (n *Node) wait(p podPlan) {
+// wait reconciles a pod again when what it waits for may be there, and reports what that is.
+func (n *Node) wait(ctx context.Context, p podPlan) error {
+	if p.missing.reason == reasonUndecided {
+		n.podQueue.AddAfter(string(p.pod.UID), undecidedRetry)
+	} else {
+		n.waitForReferences(p)
+	}
+	if p.missing.soon {
+		return nil // too early for an event
+	}
+	n.warn(p, p.missing.reason, p.missing.what)
+	return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
+}
+
+// waitForReferences reconciles a pod again when its namespace changes.
+func (n *Node) waitForReferences(p podPlan) {
 	ns := p.pod.Namespace
 	n.mu.Lock()
 	if n.waiting[ns] == nil {
@@ -247,7 +261,8 @@ func (n *Node) wait(p podPlan) {
 // missing is why a pod's references keep it from being sent; what is "" if they do not.
 type missing struct {
 	reason, what string
-	// soon means that only the caches of the namespace are not synced yet.
+	// soon means that it will be there in a moment: the caches of the namespace are not synced yet, or the pod has
+	// waited for its policies for less than undecidedRetry.
 	soon bool
 }
 

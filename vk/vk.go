@@ -126,6 +126,10 @@ type Config struct {
 	// Namespace returns the one of them with a name, if there is one. It is called for each change
 	// of a pod. By default it is looked up in Namespaces.
 	Namespace func(name string) ([]Namespace, error)
+	// Undecided returns why a pod with these labels must not be sent yet, since it is not known which NetworkPolicies
+	// have to be sent before it; empty if it may be. It is not asked about pods that were sent. Node.Decided has to be
+	// called when the answer may have changed. Optional.
+	Undecided func(namespace string, labels map[string]string) string
 	// ClusterDomain is the domain of the home cluster's Services. Default
 	// cluster.local.
 	ClusterDomain string
@@ -192,7 +196,9 @@ type Node struct {
 	refs     map[string]map[string][]podspec.Reference // namespace → pod UID → references
 	waiting  map[string]map[string]bool                // namespace → UIDs of pods that wait for references
 	exported map[string]Namespace                      // last known, by name
-	spaces   map[string]Namespace                      // at the last full reconcile; nil before the first
+	// waitsSince is since when pods have waited for Config.Undecided, by their UIDs.
+	waitsSince map[string]time.Time
+	spaces     map[string]Namespace // at the last full reconcile; nil before the first
 }
 
 // New returns a Node for one contract. It does nothing before Run.
@@ -232,7 +238,7 @@ func New(cfg Config) (*Node, error) {
 		watches:  map[string]*namespaceWatch{},
 		refs:     map[string]map[string][]podspec.Reference{},
 		waiting:  map[string]map[string]bool{},
-		exported: map[string]Namespace{},
+		exported: map[string]Namespace{}, waitsSince: map[string]time.Time{},
 		podQueue: newQueue[string](),
 		nsQueue:  newQueue[string](),
 

@@ -181,23 +181,23 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	v.mirror = mirror
 	v.policies = n.policies.Open(netpolicy.ContractConfig{
 		ID: spec.Contract, Peer: spec.Peer, Node: spec.Name, Want: mirror.Want, Unwant: func(ref peering.ObjectRef) { mirror.Unwant(ref, nil) },
+		Decided: func() { v.node.Decided() },
 	})
 	dispatch.policies = v.policies
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
-		Client:      n.kubernetes,
-		Mirror:      &mirrored{Mirror: mirror, exposure: v.exposure, policies: v.policies},
-		Streams:     streams{conn: conn, contract: spec.Contract},
-		Resources:   spec.Capacity,
-		Labels:      maps.Clone(spec.Labels),
-		PeerLabels:  labels,
-		Version:     version.Version,
-		Address:     n.podIP,
-		TranslateIP: home,
-		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load(), "") },
-		Namespace: func(name string) ([]vk.Namespace, error) {
-			return n.namespaces(spec, *v.labels.Load(), name)
-		},
+		Client:        n.kubernetes,
+		Mirror:        &mirrored{Mirror: mirror, exposure: v.exposure, policies: v.policies},
+		Streams:       streams{conn: conn, contract: spec.Contract},
+		Resources:     spec.Capacity,
+		Labels:        maps.Clone(spec.Labels),
+		PeerLabels:    labels,
+		Version:       version.Version,
+		Address:       n.podIP,
+		TranslateIP:   home,
+		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load(), "") },
+		Namespace:     func(name string) ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load(), name) },
+		Undecided:     v.policies.Undecided,
 		ClusterDomain: n.clusterDomain,
 		Budget:        n.budget,
 		Logger:        log,

@@ -28,6 +28,9 @@ type ContractConfig struct {
 	// Want and Unwant set what the provider should have. They must not block.
 	Want   func(peering.Object)
 	Unwant func(peering.ObjectRef)
+	// Decided is called when Undecided, which returned a text, may return none, and not before Undecided was called.
+	// It must not block.
+	Decided func()
 }
 
 // Contract sends the policies for the pods of one contract. It is notified of pods before they are sent, so that a
@@ -40,6 +43,9 @@ type Contract struct {
 	events   *rate.Limiter
 
 	mu sync.Mutex
+	// reached is what was known when the contract was last notified of it, asked reports whether Undecided was called.
+	reached stage
+	asked   bool
 	// pods is the pods that were sent and are not gone, by UID.
 	pods map[string]sentPod
 	// policies is the policies that are wanted.
@@ -95,6 +101,43 @@ func (c *Contract) spaces() []string {
 		out[ref.Namespace] = true
 	}
 	return slices.Sorted(maps.Keys(out))
+}
+
+// Undecided returns why it is not known yet which policies have to be sent before a pod with these labels; empty if it is
+// known. That is so once this cluster's policies and namespaces were listed and none of them selects the pod, or its pods and the
+// Service that resolves names were read, too. The pod must not be sent before: it would run without its policies.
+func (c *Contract) Undecided(namespace string, has map[string]string) string {
+	h := c.home
+	c.mu.Lock()
+	c.asked = true
+	c.mu.Unlock()
+	is := h.stage()
+	if is == nothingKnown {
+		return h.unknown("the NetworkPolicies of this cluster are not known yet")
+	}
+	for _, np := range h.in(namespace) {
+		if c.wants(refOf(np)) || !selects(&np.Spec, has) {
+			continue
+		}
+		if is != allKnown {
+			return h.unknown(fmt.Sprintf("NetworkPolicy %s selects the pod, and the pods and the resolver of this cluster, which it may allow, are not known yet", np.Name))
+		}
+		if _, err := h.cfg.Own(); err != nil {
+			return peering.Text(fmt.Sprintf("NetworkPolicy %s selects the pod, and this cluster's own addresses are not known yet: %s", np.Name, err), maxText)
+		}
+	}
+	return ""
+}
+
+// decided calls Config.Decided where more is known than before, or a policy changed while pods may wait for it.
+func (c *Contract) decided(is stage, changed bool) {
+	c.mu.Lock()
+	call := c.asked && (is > c.reached || changed && is == policiesKnown)
+	c.reached = max(c.reached, is)
+	c.mu.Unlock()
+	if call {
+		c.cfg.Decided()
+	}
 }
 
 // Pod must be called before a pod is sent.

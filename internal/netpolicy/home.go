@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -60,7 +61,18 @@ type Home struct {
 	// at least once.
 	resolver *corev1.Service
 	asked    bool
+	// problem is why something could not be read last; empty if something was read since.
+	problem string
 }
+
+// stage is how much is known of this cluster.
+type stage int
+
+const (
+	nothingKnown  stage = iota
+	policiesKnown       // and namespaces
+	allKnown            // everything that a plan needs
+)
 
 // task is a namespace to plan for a contract.
 type task struct{ contract, namespace string }
@@ -78,6 +90,9 @@ func NewHome(cfg Config) *Home {
 	_ = h.policies.SetTransform(slimPolicy)
 	_ = h.spaces.SetTransform(slimSpace)
 	_ = h.pods.SetTransform(slimPod)
+	_ = h.policies.SetWatchErrorHandlerWithContext(h.unread("list NetworkPolicies"))
+	_ = h.spaces.SetWatchErrorHandlerWithContext(h.unread("list namespaces"))
+	_ = h.pods.SetWatchErrorHandlerWithContext(h.unread("list pods"))
 	_, _ = h.policies.AddEventHandler(onChange(h.policyChanged))
 	_, _ = h.spaces.AddEventHandler(onChange(func(before, after metav1.Object) {
 		if before == nil || after == nil || !labels.Equals(before.GetLabels(), after.GetLabels()) {
@@ -108,6 +123,30 @@ func onChange(f func(before, after metav1.Object)) cache.ResourceEventHandler {
 		UpdateFunc: func(was, is any) { f(of(was), of(is)) },
 		DeleteFunc: func(o any) { f(of(o), nil) },
 	}
+}
+
+// unread logs and remembers that something cannot be read.
+func (h *Home) unread(what string) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		h.setProblem(fmt.Sprintf("%s: %s", what, err))
+	}
+}
+
+func (h *Home) setProblem(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.problem = text
+}
+
+// unknown returns a text about what is not known yet, and why.
+func (h *Home) unknown(text string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.problem != "" {
+		text += ": " + h.problem
+	}
+	return peering.Text(text, maxText)
 }
 
 // slimPolicy keeps what is read of a policy.
@@ -201,6 +240,7 @@ func (h *Home) watch() {
 		h.launch(i.RunWithContext)
 		h.launch(func(ctx context.Context) {
 			if cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+				h.setProblem("")
 				h.changed() // an empty list makes no event
 			}
 		})
@@ -249,6 +289,28 @@ func (h *Home) known() bool {
 	return asked && h.policies.HasSynced() && h.spaces.HasSynced() && h.pods.HasSynced()
 }
 
+// stage returns how much is known.
+func (h *Home) stage() stage {
+	switch {
+	case h.known():
+		return allKnown
+	case h.policies.HasSynced() && h.spaces.HasSynced():
+		return policiesKnown
+	}
+	return nothingKnown
+}
+
+// decided notifies contracts if what is known now may decide about their pods.
+func (h *Home) decided(changed bool) {
+	is := h.stage()
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.contracts))
+	h.mu.Unlock()
+	for _, c := range all {
+		c.decided(is, changed)
+	}
+}
+
 // policyChanged plans the namespace of a policy.
 func (h *Home) policyChanged(before, after metav1.Object) {
 	if after == nil {
@@ -258,6 +320,7 @@ func (h *Home) policyChanged(before, after metav1.Object) {
 		return
 	}
 	h.watch()
+	h.decided(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id := range h.contracts {
@@ -271,6 +334,7 @@ func (h *Home) Readdressed() { h.changed() }
 // changed plans everything, a moment later.
 func (h *Home) changed() {
 	h.watch()
+	h.decided(false)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, c := range h.contracts {
@@ -436,6 +500,7 @@ func (h *Home) pollResolver(ctx context.Context) {
 		found, err := h.resolvingService(ctx)
 		if err != nil {
 			h.cfg.Log.Warn("find the resolver of this cluster's pods", "err", err)
+			h.setProblem(fmt.Sprintf("find the resolver: %s", err))
 			pause = namesAgain
 		} else if h.setResolver(found) {
 			h.changed()

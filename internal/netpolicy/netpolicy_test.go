@@ -2,21 +2,28 @@ package netpolicy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/yaml"
 
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -296,5 +303,94 @@ func TestAPolicyThatIsRefusedIsWantedAgain(t *testing.T) {
 			t.Errorf("planned %d times it was wanted %d times, want %d", i+1, len(wanted), want)
 		}
 		c.Ack(peering.Ack{Ref: refOf(np), Hash: wanted[0].Hash(), Refusal: answer})
+	}
+}
+
+// gate refuses lists of a resource until it is opened.
+type gate struct {
+	mu     sync.Mutex
+	closed map[string]bool
+}
+
+func (g *gate) open(resource string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.closed, resource)
+}
+
+func (g *gate) react(a ktesting.Action) (bool, runtime.Object, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if resource := a.GetResource().Resource; g.closed[resource] {
+		return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", errors.New("not yet"))
+	}
+	return false, nil, nil
+}
+
+// A pod of a namespace that was never offloaded before must not run without its policies for a moment.
+func TestAPodIsUndecidedUntilItsPoliciesAreKnown(t *testing.T) {
+	t.Parallel()
+	closed := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "closed", UID: "u"}, Spec: *specOf(t, `{podSelector: {matchLabels: {app: web}}}`)}
+	client := fake.NewSimpleClientset(closed, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"entente.dev/offloading": "enabled"}}})
+	g := &gate{closed: map[string]bool{"networkpolicies": true, "pods": true, "services": true}}
+	client.PrependReactor("list", "*", g.react)
+	var own, decided atomic.Bool
+	h := NewHome(Config{
+		Client: client, Events: events.NewFakeRecorder(8), Log: slog.New(slog.DiscardHandler), Abroad: func(peering.ClusterID) []netip.Prefix { return nil },
+		Own: func() ([]netip.Prefix, error) {
+			if !own.Load() {
+				return nil, errors.New("no pod has an address")
+			}
+			return nil, nil
+		},
+	})
+	var mu sync.Mutex
+	var wanted []string
+	c := h.Open(ContractConfig{
+		ID: "c", Node: "office", Unwant: func(peering.ObjectRef) {}, Decided: func() { decided.Store(true) },
+		Want: func(o peering.Object) { mu.Lock(); defer mu.Unlock(); wanted = append(wanted, o.Ref.Name) },
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := h.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { <-done })
+	web, other := map[string]string{"app": "web"}, map[string]string{"app": "other"}
+	says := func(labels map[string]string, words ...string) {
+		t.Helper()
+		waittest.Eventually(t, strings.Join(words, ", "), func() bool {
+			text := c.Undecided("shop", labels)
+			return (text == "") == (len(words) == 0) && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+		})
+	}
+	opens := func(resource string) {
+		t.Helper()
+		decided.Store(false)
+		g.open(resource)
+		waittest.Eventually(t, "it is announced that "+resource+" are known", decided.Load)
+	}
+	says(web, "the NetworkPolicies of this cluster are not known yet", "list NetworkPolicies: ", "not yet")
+	says(other, "the NetworkPolicies of this cluster are not known yet")
+	opens("networkpolicies")
+	says(other)
+	says(web, "NetworkPolicy closed selects the pod", "list pods: ", "not yet")
+	g.open("pods")
+	says(web, "NetworkPolicy closed selects the pod", "find the resolver: ", "not yet")
+	opens("services")
+	says(web, "NetworkPolicy closed selects the pod", "no pod has an address")
+	own.Store(true)
+	says(web)
+	data, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: web}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Pod(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: "p"}, JSON: data})
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(wanted, []string{"closed"}) {
+		t.Errorf("before the pod %q was wanted", wanted)
 	}
 }
