@@ -1,12 +1,15 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +19,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// listen accepts connections until ctx ends.
+// listen accepts connections until ctx ends. Those of each listener are limited by themselves, so that strangers, who
+// reach the one for TCP alone, take no places in-band or of carried connections.
 func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup, listener net.Listener) error {
+	limit := newLimiter(m.wasConnectedFrom)
 	var pause time.Duration
 	for {
 		raw, err := listener.Accept()
@@ -34,16 +39,28 @@ func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup, listener net.L
 			continue
 		}
 		pause = 0
-		done, ok := m.limiter.admit(raw.RemoteAddr(), time.Now())
-		if !ok {
+		h := limit.admit(raw.RemoteAddr(), time.Now(), func() { reset(raw) })
+		if h == nil {
 			reset(raw)
 			continue
 		}
 		wg.Go(func() {
-			defer done()
-			m.greet(ctx, wg, raw)
+			defer h.done()
+			m.greet(ctx, wg, raw, h)
 		})
 	}
+}
+
+// wasConnectedFrom reports whether a peer that is trusted was last connected from an address.
+func (m *Manager) wasConnectedFrom(p netip.Prefix) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, n := range m.notes {
+		if p.IsValid() && n.from == p && m.cfg.Bundles.Has(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // reset closes a connection without leaving state of it in the kernel.
@@ -55,7 +72,7 @@ func reset(c net.Conn) {
 }
 
 // greet does the handshake of an incoming connection and starts to serve it.
-func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
+func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn, h *handshake) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	refuse := func(err error) {
@@ -64,7 +81,7 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		// are hard to find otherwise.
 		level := slog.LevelDebug
 		var late *identity.TimeError
-		if errors.As(err, &late) && m.limiter.warnings.Allow() {
+		if errors.As(err, &late) && m.warnings.Allow() {
 			level = slog.LevelWarn
 		}
 		m.cfg.Log.Log(ctx, level, "connection refused", "remote", raw.RemoteAddr().String(), "err", err)
@@ -85,6 +102,9 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		}
 		refuse(err)
 		return
+	}
+	if auth.Trusted {
+		h.trust()
 	}
 	of, inBand := cameThrough(raw)
 	third := cameBy(raw)
@@ -223,15 +243,17 @@ func (m *Manager) handToGRPC(ctx context.Context, c *Conn) {
 	}
 }
 
-// track registers an h2 connection, within the limits.
+// track registers an h2 connection, within the limits. Where strangers take all their places, it closes one of them for
+// another.
 func (m *Manager) track(c *Conn, raw net.Conn) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var strangers, near, trusted, same int
+	var strangers []*Conn
+	var near, trusted, same int
 	from := prefixOf(raw.RemoteAddr())
 	for other, conn := range m.direct {
 		if !other.info.Trusted {
-			strangers++
+			strangers = append(strangers, other)
 			if prefixOf(conn.RemoteAddr()) == from {
 				near++
 			}
@@ -246,14 +268,27 @@ func (m *Manager) track(c *Conn, raw net.Conn) error {
 	case m.stopped:
 		return errStopping
 	case !c.info.Trusted:
-		if strangers >= maxStrangers || near >= maxStrangersPerIP {
-			return fmt.Errorf("%d connections of clients that are not trusted, %d of them from this address", strangers, near)
+		if near >= maxStrangersPerIP {
+			return fmt.Errorf("%d connections of clients that are not trusted, %d of them from this address", len(strangers), near)
+		}
+		if len(strangers) >= maxStrangers {
+			m.closeOne(strangers)
 		}
 	case !m.cfg.Bundles.Has(c.info.ID):
 		return errUntrusted
 	case trusted >= maxDirect || same >= maxDirectPerPeer:
 		return fmt.Errorf("%d connections of %s, %d of all peers", same, c.info.ID, trusted)
 	}
+	m.directs++
+	c.number = m.directs
 	m.direct[c] = raw
 	return nil
+}
+
+// closeOne closes the oldest connection of the busiest of these. The caller holds the lock.
+func (m *Manager) closeOne(of []*Conn) {
+	slices.SortFunc(of, func(a, b *Conn) int { return cmp.Compare(a.number, b.number) })
+	c := of[oldestOfBusiest(of, func(c *Conn) netip.Prefix { return prefixOf(m.direct[c].RemoteAddr()) })]
+	reset(m.direct[c])
+	delete(m.direct, c)
 }

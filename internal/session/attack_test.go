@@ -4,10 +4,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"math/big"
 	"net"
 	"net/url"
+	"syscall"
 	"testing"
 	"time"
 
@@ -219,4 +221,78 @@ func TestOneAddressLeavesOtherStrangersTheirPlaces(t *testing.T) {
 	if err != nil || !lives(c, 500*time.Millisecond) {
 		t.Errorf("another address has no place: %v", err)
 	}
+}
+
+// flood opens connections to a node from an address of this machine, and sends nothing.
+func flood(t *testing.T, to *node, address string, n int) {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 10 * time.Second}
+	for range n {
+		c, err := dialer.Dial("tcp", to.addr)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			t.Skipf("this machine has one loopback address: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
+
+func TestFourAddressesWithUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	victim, peer := start(t), start(t, dialOnly)
+	trust(t, victim, peer)
+	for _, address := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		flood(t, victim, address, maxHandshakesPerIP)
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.6")}, Timeout: 10 * time.Second}
+	c, err := tls.DialWithDialer(dialer, "tcp", victim.addr, peer.source.ClientTLS(victim.id, nil, "", protoSession))
+	if err != nil {
+		t.Fatalf("a fifth address: %v", err)
+	}
+	defer c.Close()
+	if v, _, err := readPreface(c); err != nil || v != welcome {
+		t.Errorf("a fifth address: verdict %d, %v", v, err)
+	}
+}
+
+func TestFourAddressesWithConnectionsOfStrangersKeepNoStrangerOut(t *testing.T) {
+	t.Parallel()
+	victim, stranger := start(t), start(t, dialOnly)
+	var all []net.Conn
+	for _, address := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		for range maxStrangersPerIP {
+			c, err := h2Client(t, stranger, victim, address)
+			if err != nil {
+				t.Skipf("this machine has one loopback address: %v", err)
+			}
+			all = append(all, c)
+		}
+	}
+	c, err := h2Client(t, stranger, victim, "127.0.0.6")
+	if err != nil || !lives(c, 500*time.Millisecond) {
+		t.Errorf("a fifth address has no place: %v", err)
+	}
+	if !answersPing(withPing(t, c)) {
+		t.Error("the fifth address is not served")
+	}
+	kept := 0
+	for _, c := range all {
+		if lives(c, 50*time.Millisecond) {
+			kept++
+		}
+	}
+	if kept != maxStrangers-1 {
+		t.Errorf("%d of the others are kept, want %d", kept, maxStrangers-1)
+	}
+}
+
+// withPing sends an HTTP/2 ping on a connection.
+func withPing(t *testing.T, c net.Conn) net.Conn {
+	t.Helper()
+	if _, err := c.Write(append([]byte{0, 0, 8, byte(http2.FramePing), 0, 0, 0, 0, 0}, "received"...)); err != nil {
+		t.Error(err)
+	}
+	return c
 }

@@ -20,6 +20,7 @@ import (
 type Conn struct {
 	net.Conn
 	info   identity.AuthInfo
+	number uint64 // among h2 connections, in their order
 	once   sync.Once
 	closed func()
 	// limit is how many bytes may still be read; nil means no limit. gRPC allocates the length

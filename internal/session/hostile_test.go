@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -240,54 +242,135 @@ func TestConnectionsBeyondTheRateAreDroppedUnread(t *testing.T) {
 	}
 }
 
+func unknown(netip.Prefix) bool { return false }
+
+func fine() {}
+
+func tcpAddr(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
+
 func TestLimiterCountsEachAddressAndForgetsIt(t *testing.T) {
 	t.Parallel()
-	l := newLimiter()
+	l := newLimiter(unknown)
 	now := time.Unix(1_700_000_000, 0)
-	addr := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
 	admitted := 0
 	for range 2 * acceptBurst {
-		if done, ok := l.admit(addr("192.0.2.1"), now); ok {
+		if h := l.admit(tcpAddr("192.0.2.1"), now, fine); h != nil {
 			admitted++
-			done()
-			done() // twice is once
+			h.done()
+			h.done() // twice is once
 		}
 	}
 	if admitted != acceptBurst {
 		t.Errorf("%d at once, want %d", admitted, acceptBurst)
 	}
-	if _, ok := l.admit(addr("192.0.2.2"), now); !ok {
+	if h := l.admit(tcpAddr("192.0.2.2"), now, fine); h == nil {
 		t.Error("another address pays for the first")
 	}
-	if _, ok := l.admit(addr("192.0.2.1"), now.Add(time.Second)); !ok {
+	if h := l.admit(tcpAddr("192.0.2.1"), now.Add(time.Second), fine); h == nil {
 		t.Error("a second later it is still shut out")
 	}
 	for range acceptBurst {
-		if done, ok := l.admit(addr("2001:db8::1"), now); ok {
-			done()
+		if h := l.admit(tcpAddr("2001:db8::1"), now, fine); h != nil {
+			h.done()
 		}
 	}
-	if _, ok := l.admit(addr("2001:db8::2"), now); ok {
+	if h := l.admit(tcpAddr("2001:db8::2"), now, fine); h != nil {
 		t.Error("one /64 counts as many sources")
 	}
 	for i := range 2 * maxAddresses {
-		if done, ok := l.admit(addr(net.IPv4(10, byte(i>>16), byte(i>>8), byte(i)).String()), now); ok {
-			done()
+		if h := l.admit(tcpAddr(net.IPv4(10, byte(i>>16), byte(i>>8), byte(i)).String()), now, fine); h != nil {
+			h.done()
 		}
 	}
 	if n := len(l.byAddr); n > maxAddresses {
 		t.Errorf("%d addresses remembered", n)
 	}
 	later := now.Add(time.Hour)
-	if _, ok := l.admit(addr("198.51.100.1"), later); !ok || len(l.byAddr) > 3 {
+	if h := l.admit(tcpAddr("198.51.100.1"), later, fine); h == nil || len(l.byAddr) > 3 {
 		t.Errorf("after an hour %d addresses are remembered", len(l.byAddr))
 	}
-	before := l.busy
+	before := len(l.open)
 	for range 2 * maxHandshakes {
-		_, _ = l.admit(addr("203.0.113.1"), later)
+		_ = l.admit(tcpAddr("203.0.113.1"), later, fine)
 	}
-	if n := l.busy - before; n != maxHandshakesPerIP {
+	if n := len(l.open) - before; n != maxHandshakesPerIP {
 		t.Errorf("%d handshakes from one address", n)
+	}
+}
+
+// Who has few handshakes under way keeps them, however many addresses of however few networks flood.
+func TestAFullLimiterCutsTheBusiestNetworkFirst(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	trusted := prefixOf(tcpAddr("203.0.113.7"))
+	for name, tc := range map[string]struct {
+		honest string
+		flood  func(n int) string
+		cut    bool
+	}{
+		"four addresses of one network":         {"192.0.2.200", func(n int) string { return fmt.Sprint("198.51.100.", n%4) }, false},
+		"neighbours in the same network":        {"198.51.100.9", func(n int) string { return fmt.Sprint("198.51.100.", n%4) }, false},
+		"a whole IPv4 network":                  {"192.0.2.200", func(n int) string { return fmt.Sprint("198.51.100.", n%256) }, false},
+		"an IPv6 network":                       {"2001:db8:2::1", func(n int) string { return fmt.Sprintf("2001:db8:1:%x::1", n) }, false},
+		"fifty networks":                        {"192.0.2.200", func(n int) string { return fmt.Sprintf("10.0.%d.%d", n%50, n/50) }, false},
+		"more networks than there are places":   {"192.0.2.200", func(n int) string { return fmt.Sprintf("10.%d.%d.1", n/256, n%256) }, true},
+		"so many, and a trusted peer's address": {"203.0.113.7", func(n int) string { return fmt.Sprintf("10.%d.%d.1", n/256, n%256) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, cut := newLimiter(func(p netip.Prefix) bool { return p == trusted }), false
+			for n := range maxHandshakes {
+				l.admit(tcpAddr(tc.flood(n)), now, fine)
+			}
+			if l.admit(tcpAddr(tc.honest), now, func() { cut = true }) == nil {
+				t.Fatal("it is not admitted")
+			}
+			for n := range 4 * maxHandshakes {
+				l.admit(tcpAddr(tc.flood(n)), now.Add(time.Second), fine)
+			}
+			if cut != tc.cut {
+				t.Errorf("it was cut: %t, want %t", cut, tc.cut)
+			}
+			if n := len(l.open); n > maxHandshakes {
+				t.Errorf("%d handshakes are under way", n)
+			}
+		})
+	}
+}
+
+func TestHandshakesOfTrustedPeersKeepHalfOfThePlacesAtMost(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	l, cut := newLimiter(unknown), 0
+	for n := range maxHandshakes {
+		l.admit(tcpAddr(fmt.Sprintf("10.0.%d.1", n)), now, func() { cut++ }).trust()
+	}
+	for n := range maxHandshakes {
+		if l.admit(tcpAddr(fmt.Sprintf("192.%d.2.1", n)), now, fine) == nil {
+			t.Fatalf("stranger %d is not admitted", n)
+		}
+	}
+	if cut != maxHandshakes/2 {
+		t.Errorf("%d handshakes of trusted peers were cut, want %d", cut, maxHandshakes/2)
+	}
+}
+
+func TestWhereATrustedPeerWasConnectedFromIsKnown(t *testing.T) {
+	t.Parallel()
+	a, b := start(t), start(t, dialOnly)
+	trustEachOther(t, a, b)
+	local := prefixOf(tcpAddr("127.0.0.1"))
+	if a.wasConnectedFrom(local) {
+		t.Error("it is known before a session came up")
+	}
+	b.SetPeers([]Peer{{ID: a.id, Endpoints: []string{a.addr}}})
+	eventually(t, "a session", up(a, b))
+	if !a.wasConnectedFrom(local) || a.wasConnectedFrom(prefixOf(tcpAddr("127.0.0.2"))) || b.wasConnectedFrom(local) {
+		t.Error("another address than that of the peer that dialled is known")
+	}
+	a.bundles.Remove(b.id)
+	if a.wasConnectedFrom(local) {
+		t.Error("it is known though the peer is no longer trusted")
 	}
 }
 

@@ -4,9 +4,10 @@ import "time"
 
 // Limits of what a stranger or a peer can make this side spend.
 const (
-	// maxHandshakes is the most TLS handshakes under way at once, and
-	// maxHandshakesPerIP of them from one address (IPv6: one /64). More are dropped
-	// before a byte is read.
+	// maxHandshakes is the most TLS handshakes under way at once, over TCP, in-band and carried ones separately, and
+	// maxHandshakesPerIP of them from one address (IPv6: one /64). More from one address are dropped
+	// before a byte is read. For one more in all the oldest of the busiest address in the busiest network (a /24,
+	// IPv6: a /48) is cut, and none from where a trusted peer was last connected while these are at most half.
 	maxHandshakes      = 128
 	maxHandshakesPerIP = 32
 	// handshakeTimeout bounds a handshake from the first byte to the verdict.
@@ -28,9 +29,9 @@ const (
 	maxDirect        = 512
 	maxDirectPerPeer = 16
 	// maxStrangers is the most h2 connections of clients that are not trusted, and
-	// maxStrangersPerIP of them from one address (IPv6: one /64); strangerLife how
-	// long such a connection lasts, strangerBytes the most bytes that are read from
-	// it: joining takes a tenth of that.
+	// maxStrangersPerIP of them from one address (IPv6: one /64). For one more in all, the oldest of
+	// the busiest address in the busiest network is closed. strangerLife is how long such a connection
+	// lasts, strangerBytes the most bytes that are read from it: joining takes a tenth of that.
 	maxStrangers      = 64
 	maxStrangersPerIP = 16
 	strangerLife      = time.Minute

@@ -240,6 +240,9 @@ func (m *Manager) register(l *link) error {
 	if l.info.Endpoint != "" {
 		n.lastGood = l.info.Endpoint
 	}
+	if !l.info.Dialled && !l.info.InBand && l.info.Through == "" {
+		n.from = prefixOf(l.raw.RemoteAddr())
+	}
 	m.notify(id)
 	if l.info.Through != "" {
 		m.changed.Notify() // it is dialled all the same

@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -159,7 +161,8 @@ type Manager struct {
 	self      peering.ClusterID
 	serverTLS *tls.Config
 	feed      *accept.Handoff
-	limiter   limiter
+	// warnings bounds the log lines that strangers can cause.
+	warnings *rate.Limiter
 	// changed wakes Run after SetPeers.
 	changed notify.Channel
 	// idleAfter and intervalsOf are the limit and the function of these names. Tests replace them.
@@ -177,6 +180,7 @@ type Manager struct {
 	peers    map[peering.ClusterID]Peer // those of SetPeers that can be dialled
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
+	directs  uint64             // how many there have been
 	notes    map[peering.ClusterID]*note
 	callers  map[peering.ClusterID]*caller
 	routes   map[peering.ClusterID]*route // of the callers that are in use
@@ -191,6 +195,7 @@ type note struct {
 	tries    int
 	lasted   time.Duration // the last session
 	lastGood string
+	from     netip.Prefix // the address of the last session that came in
 }
 
 // New checks the configuration and returns a Manager, which Run starts.
@@ -225,7 +230,7 @@ func New(cfg Config) (*Manager, error) {
 		routes:      map[peering.ClusterID]*route{},
 		watchers:    map[notify.Channel]struct{}{},
 		attended:    map[peering.ClusterID]bool{},
-		limiter:     newLimiter(),
+		warnings:    rate.NewLimiter(warnRate, warnBurst),
 	}
 	// A peer that dials with a certificate that is not valid yet or expired gets a verdict;
 	// see greet, which judges it again.

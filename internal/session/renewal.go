@@ -85,7 +85,7 @@ func (m *Manager) proven(l *link, p proof) error {
 		l.refused = err
 		end := l.notAfter.Add(expiryGrace)
 		l.mu.Unlock()
-		if m.limiter.warnings.Allow() {
+		if m.warnings.Allow() {
 			m.cfg.Log.Warn("the peer's new certificate is refused; its session ends with the old one", "peer", l.info.Peer, "end", end, "err", err)
 		}
 		return nil
