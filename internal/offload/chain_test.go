@@ -446,6 +446,21 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 	}
 }
 
+// testInjectedContainer wants no stream into a container that the provider's cluster added to a pod.
+func testInjectedContainer(t *testing.T, conn *grpc.ClientConn, id string, pod peering.ObjectRef) {
+	t.Helper()
+	_, logErr := client.Logs(t.Context(), conn, id, pod, peering.LogOptions{Container: "mesh"})
+	for what, err := range map[string]error{
+		"logs":   logErr,
+		"exec":   client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{Container: "mesh", Command: []string{"cat", "/secret"}, Stdout: io.Discard}),
+		"attach": client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{Container: "mesh", Stdout: io.Discard}),
+	} {
+		if wire.ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(err.Error(), "mesh") || !strings.Contains(err.Error(), "its containers are c") {
+			t.Errorf("%s of a container that the provider added: %v", what, err)
+		}
+	}
+}
+
 func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peering.ObjectRef, remote string) {
 	log, err := client.Logs(t.Context(), conn, id, pod, peering.LogOptions{Container: "c", TailLines: func() *int64 { n := int64(7); return &n }()})
 	if err != nil {
@@ -496,6 +511,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 	if err := client.PortForward(t.Context(), conn, id, pod, 1, far); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("a port without a listener: %v", err)
 	}
+	testInjectedContainer(t, conn, id, pod)
 	gone := pod
 	gone.UID = "another"
 	if _, err := client.Logs(t.Context(), conn, id, gone, peering.LogOptions{Container: "c"}); wire.ReasonOf(err) != peering.ReasonPodUnknown {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -367,6 +368,7 @@ func slim(in any) (any, error) {
 	case *api.OffloadedPod:
 		if len(o.Spec.Template.Raw) > 0 { // otherwise it was in the cache before
 			setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
+			setAnnotation(o, noteContainers, strings.Join(containersOf(o), ","))
 			o.Spec.Template = runtime.RawExtension{}
 		}
 	case *corev1.Pod:

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -90,11 +91,15 @@ func ofKubelet(pod *podspec.Template, text string) corev1.PodStatus {
 func TestTheEndOfTheLargestPodReachesHome(t *testing.T) {
 	t.Parallel()
 	template := largestPod(t)
+	raw, err := json.Marshal(template)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, text := range []string{"a", "<", `"`, "é", "\x00"} {
 		status := ofKubelet(template, text)
 		o := &api.OffloadedPod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop-aaaaaaaa", Name: "web"},
-			Spec:       api.OffloadedPodSpec{OriginNamespace: "shop", OriginName: "web", OriginUID: "u1"},
+			Spec:       api.OffloadedPodSpec{OriginNamespace: "shop", OriginName: "web", OriginUID: "u1", Template: runtime.RawExtension{Raw: raw}},
 			Status:     api.OffloadedPodStatus{PodUID: "r1", Phase: corev1.PodRunning},
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: types.UID("r1")}, Status: status}

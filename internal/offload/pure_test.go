@@ -434,3 +434,48 @@ func TestPodsAreMadeForTheirRecordsAndForNothingElse(t *testing.T) {
 		t.Fatalf("pod %+v", pod.ObjectMeta)
 	}
 }
+
+// What a provider's cluster adds to a pod, as a sidecar of its mesh, may have its secrets.
+func TestContainersThatTheProviderAddedStayItsOwn(t *testing.T) {
+	o := &api.OffloadedPod{}
+	o.Spec.Template.Raw = []byte(`{"spec":{"containers":[{"name":"c"}],"initContainers":[{"name":"init"}],"ephemeralContainers":[{"name":"debug"}]}}`)
+	for _, name := range []string{"c", "init", "debug"} {
+		if err := checkContainer(o, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"mesh", "C", "c "} {
+		if err := checkContainer(o, name); peering.ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(err.Error(), "c, debug, init") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := checkContainer(&api.OffloadedPod{}, "c"); err == nil {
+		t.Error("a pod without a template has a container")
+	}
+
+	if _, err := slim(o); err != nil { // as it is in the cache
+		t.Fatal(err)
+	}
+	if got := containersOf(o); len(o.Spec.Template.Raw) != 0 || !slices.Equal(got, []string{"c", "init", "debug"}) {
+		t.Errorf("in the cache it has the containers %q", got)
+	}
+	o.UID, o.Status.PodUID = "o", "p"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "p"}}
+	secret := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "the provider's secret"}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", Image: "i"}, {Name: "mesh-init", State: secret}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "mesh", Image: "provider/mesh", LastTerminationState: secret}, {Name: "c", Image: "i"}}
+	pod.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug"}, {Name: "debug-of-the-provider", State: secret}}
+	before := pod.DeepCopy()
+	got, ok := statusOf(o, pod, true)
+	var s corev1.PodStatus
+	if err := json.Unmarshal(got.Status, &s); err != nil || !ok {
+		t.Fatal(err)
+	}
+	if len(s.InitContainerStatuses) != 1 || len(s.ContainerStatuses) != 1 || len(s.EphemeralContainerStatuses) != 1 || s.ContainerStatuses[0].Name != "c" ||
+		strings.Contains(string(got.Status), "mesh") || strings.Contains(string(got.Status), "provider") {
+		t.Errorf("home receives %s", got.Status)
+	}
+	if d := cmp.Diff(before, pod); d != "" {
+		t.Error("the cached pod was changed", d)
+	}
+}

@@ -98,6 +98,7 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 	default:
 		return peering.PodStatus{}, false
 	}
+	status = withoutAdded(status, o)
 	b, err := podstatus.Encode(&status)
 	if err != nil {
 		return peering.PodStatus{}, false

@@ -22,6 +22,8 @@ type Pod struct {
 	Namespace, Name string
 	// Started is when a kubelet started it. Earlier measurements are of another pod.
 	Started time.Time
+	// Containers are the names of those that the consumer sent. What others use is not reported.
+	Containers []string
 }
 
 // Source reads what pods use.
@@ -163,7 +165,10 @@ func attribute(pods []Pod, found map[string]peering.PodMetrics) []peering.PodMet
 	for _, pod := range pods {
 		if m, ok := found[pod.Name]; ok && m.Time.After(pod.Started) {
 			m.UID = pod.UID
-			out = append(out, m)
+			m.Containers = slices.DeleteFunc(slices.Clone(m.Containers), func(c peering.ContainerMetrics) bool { return !slices.Contains(pod.Containers, c.Name) })
+			if len(m.Containers) > 0 {
+				out = append(out, m)
+			}
 		}
 	}
 	return out

@@ -61,12 +61,12 @@ func TestAConsumerGetsItsOwnPodsOnly(t *testing.T) {
 		}}
 		p := newTestProvider(t, source, map[string][]Pod{
 			"c-1": {
-				{UID: "u-1", Namespace: "shop-a", Name: "web", Started: now.Add(-time.Minute)},
+				{UID: "u-1", Namespace: "shop-a", Name: "web", Started: now.Add(-time.Minute), Containers: []string{"c"}},
 				// It has the name of a pod that was there before.
-				{UID: "u-2", Namespace: "shop-a", Name: "old", Started: now.Add(-time.Minute)},
-				{UID: "u-3", Namespace: "shop-a", Name: "unmeasured", Started: now.Add(-time.Minute)},
+				{UID: "u-2", Namespace: "shop-a", Name: "old", Started: now.Add(-time.Minute), Containers: []string{"c"}},
+				{UID: "u-3", Namespace: "shop-a", Name: "unmeasured", Started: now.Add(-time.Minute), Containers: []string{"c"}},
 			},
-			"c-2": {{UID: "u-4", Namespace: "shop-b", Name: "web", Started: now.Add(-time.Minute)}},
+			"c-2": {{UID: "u-4", Namespace: "shop-b", Name: "web", Started: now.Add(-time.Minute), Containers: []string{"c"}}},
 		})
 		got, err := p.PodMetrics(t.Context(), "c-1")
 		if err != nil {
@@ -81,6 +81,29 @@ func TestAConsumerGetsItsOwnPodsOnly(t *testing.T) {
 			t.Error(d)
 		}
 	})
+}
+
+// What a provider's cluster adds to a pod is not the consumer's to measure.
+func TestContainersThatTheConsumerDidNotSendAreNotMeasured(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	with := func(names ...string) (m peering.PodMetrics) {
+		m.Time = now
+		for _, name := range names {
+			m.Containers = append(m.Containers, peering.ContainerMetrics{Name: name, Nanocores: 1})
+		}
+		return m
+	}
+	found := map[string]peering.PodMetrics{"web": with("mesh", "c", "mesh-2"), "added": with("mesh")}
+	got := attribute([]Pod{{UID: "u-1", Name: "web", Containers: []string{"c"}}, {UID: "u-2", Name: "added", Containers: []string{"c"}}}, found)
+	want := with("c")
+	want.UID = "u-1"
+	if d := cmp.Diff([]peering.PodMetrics{want}, got); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(with("mesh", "c", "mesh-2"), found["web"]); d != "" {
+		t.Error("the measurement was changed", d)
+	}
 }
 
 func TestTheClusterIsReadNoMoreOftenForBeingAskedMoreOften(t *testing.T) {

@@ -29,15 +29,16 @@ import (
 
 // Streams opens streams into the pods of contracts.
 type Streams struct {
-	// find returns the pod here that runs a consumer's pod under a contract, or a NotFound error.
-	find func(ctx context.Context, contract string, pod peering.ObjectRef) (types.NamespacedName, error)
+	// find returns the pod here that runs a consumer's pod under a contract, or a NotFound error. If a container is
+	// named, its consumer has to be allowed to reach it.
+	find func(ctx context.Context, contract string, pod peering.ObjectRef, container string) (types.NamespacedName, error)
 	// cfg and pods are nil if streams are not available.
 	cfg  *rest.Config
 	pods rest.Interface
 }
 
 // New returns Streams into the pods that find returns. Without a cfg they all fail.
-func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef) (types.NamespacedName, error)) (*Streams, error) {
+func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef, string) (types.NamespacedName, error)) (*Streams, error) {
 	if cfg == nil {
 		return &Streams{find: find}, nil
 	}
@@ -50,12 +51,12 @@ func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef)
 	return &Streams{find: find, cfg: cfg, pods: core.RESTClient()}, nil
 }
 
-// pod returns the pod for a stream.
-func (s *Streams) pod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
+// pod returns the pod for a stream. The container is empty for a stream into the pod as a whole.
+func (s *Streams) pod(ctx context.Context, contract string, ref peering.ObjectRef, container string) (types.NamespacedName, error) {
 	if s.pods == nil {
 		return types.NamespacedName{}, errors.New("this agent serves no logs, exec or port-forward")
 	}
-	return s.find(ctx, contract, ref)
+	return s.find(ctx, contract, ref, container)
 }
 
 // request begins a request to a pod's subresource.
@@ -65,7 +66,7 @@ func (s *Streams) request(pod types.NamespacedName, subresource string) *rest.Re
 
 // Logs opens the log of a container.
 func (s *Streams) Logs(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodLogOptions) (io.ReadCloser, error) {
-	pod, err := s.pod(ctx, contract, ref)
+	pod, err := s.pod(ctx, contract, ref, o.Container)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func (s *Streams) Logs(ctx context.Context, contract string, ref peering.ObjectR
 // ends. An exit code is returned as an exec.CodeExitError of k8s.io/client-go/util/exec. It calls
 // ready once it has found the pod.
 func (s *Streams) Exec(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodExecOptions, streams remotecommand.StreamOptions, ready func()) error {
-	pod, err := s.pod(ctx, contract, ref)
+	pod, err := s.pod(ctx, contract, ref, o.Container)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func upgradeFailed(err error) bool {
 // and calls ready once it has found the pod.
 func (s *Streams) PortForward(ctx context.Context, contract string, ref peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error {
 	defer rw.Close()
-	pod, err := s.pod(ctx, contract, ref)
+	pod, err := s.pod(ctx, contract, ref, "") // containers share the network
 	if err != nil {
 		return err
 	}
