@@ -24,6 +24,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/browse"
+	"github.com/entente-dev/entente/internal/clock"
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/exchange"
@@ -109,6 +110,7 @@ type agent struct {
 	peersWake, trustWake, contractsWake *waker
 	timing                              leader.Timing
 	lease                               *leader.Lease
+	clock                               *clock.Clock
 	// serving is true while this agent leads, standsBy once its caches are filled.
 	serving, standsBy atomic.Bool
 }

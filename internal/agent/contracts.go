@@ -58,7 +58,7 @@ func (a *agent) reconcileOrphans(context.Context) error {
 func (a *agent) reconcileContracts(ctx context.Context) error {
 	contracts := &controller.Contracts{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Offloaded: offloaded{a.offloaded}, Counterpart: a.counterpart,
-		Volumes: a.nodes.volumes.Usage, Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
+		Volumes: a.nodes.volumes.Usage, Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, ClockDoubt: a.clock.Doubt, Log: a.log,
 	}
 	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
 }

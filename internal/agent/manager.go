@@ -24,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/clock"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/leader"
@@ -45,7 +46,9 @@ func (a *agent) leaseLost(err error) error {
 // elect prepares the lease by which one agent leads. Once it is lost, no other client of this agent changes
 // anything.
 func (a *agent) elect(_ context.Context, duration time.Duration) error {
-	a.timing = leader.TimingOf(cmp.Or(duration, defaultLease))
+	a.timing, a.clock = leader.TimingOf(cmp.Or(duration, defaultLease)), clock.New()
+	a.cfg.Kubernetes = rest.CopyConfig(a.cfg.Kubernetes)
+	a.cfg.Kubernetes.Wrap(a.clock.Wrap)
 	var err error
 	a.lease, err = leader.New(leader.Config{
 		Kubernetes: a.cfg.Kubernetes, Namespace: a.cfg.Namespace, Name: leaseName,

@@ -109,6 +109,7 @@ var rules = []rule{
 	}},
 	// The fabric knows nothing of Kubernetes.
 	{packages: "internal/cidr"},
+	{packages: "internal/clock"},
 	{packages: "tunnel/plan", ours: []string{"internal/cidr"}},
 	{packages: "tunnel/plan/plantest", ours: []string{"internal/cidr", "tunnel/plan"}},
 	{packages: "tunnel/probe", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},

@@ -30,6 +30,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // Nodes manages the virtual nodes of this cluster. Each call is level-triggered and returns at once.
@@ -106,7 +107,10 @@ type Contracts struct {
 	// Budget bounds what peers have written here. Required.
 	Budget *store.WriteBudget
 	Now    func() time.Time
-	Log    *slog.Logger
+	// ClockDoubt returns why Now cannot be relied on to end a contract for good; empty if it can. Nil means that it
+	// always can.
+	ClockDoubt func() string
+	Log        *slog.Logger
 
 	// verified caches the contracts whose signatures were verified: each is reconciled whenever pods come and go.
 	verified atomic.Pointer[store.ContractReader]
@@ -117,6 +121,10 @@ type Contracts struct {
 	// written is when the status of each contract, by name, was last written only because of the peer.
 	written sync.Map
 }
+
+// ConditionClockReliable is the condition of a Contract whose end is past by this node's clock, while that clock
+// cannot be relied on. It is absent from others.
+const ConditionClockReliable = "ClockReliable"
 
 const (
 	// restInterval is how often a peer or a contract is reconciled if nothing triggers it.
@@ -199,13 +207,16 @@ func (r *Contracts) converge(ctx context.Context, s *contractSnapshot, plan cont
 		return reconcile.Result{}, err
 	}
 	store.WriteState(s.stored, contract)
+	r.sayHeld(s, plan)
 	wait, err := r.pace(contract, before, s.stored)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	measured, err := r.measure(contract, s.terms, s.stored, before, use)
-	if err != nil {
-		return reconcile.Result{}, err
+	var measured *meter.Meter
+	if !plan.held { // else the time that it would count has not passed, perhaps
+		if measured, err = r.measure(contract, s.terms, s.stored, before, use); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if contract.Role == peering.Consumer && wait == 0 {
 		r.checkStatements(ctx, contract, s.terms, s.stored, s.peer)
@@ -226,7 +237,21 @@ func (r *Contracts) converge(ctx context.Context, s *contractSnapshot, plan cont
 	if s.contract.State == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere {
 		_ = r.notify(ctx, s) // an early notice: the state exchange carries the same
 	}
-	return reconcile.Result{RequeueAfter: shorter(requeueAfter(contract, measured, s.stored, s.peer, r.Now()), shorter(after, wait))}, nil
+	again := requeueAfter(contract, measured, s.stored, s.peer, r.Now())
+	if plan.held {
+		again = max(again, endingInterval) // the end is past by this clock
+	}
+	return reconcile.Result{RequeueAfter: shorter(again, shorter(after, wait))}, nil
+}
+
+// sayHeld sets the condition of a contract that would have ended if the clock could be relied on, and removes it
+// from others.
+func (r *Contracts) sayHeld(s *contractSnapshot, plan contractPlan) {
+	if !plan.held {
+		meta.RemoveStatusCondition(&s.stored.Status.Conditions, ConditionClockReliable)
+		return
+	}
+	r.condition(s.stored, ConditionClockReliable, metav1.ConditionFalse, "ClocksDisagree", "the contract is over by this node's clock, and goes on until that can be relied on: "+s.doubt)
 }
 
 // report records what is wrong with a contract that cannot be read.
@@ -254,6 +279,9 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 			r.written.Delete(name)
 		}
 		return nil, client.IgnoreNotFound(err)
+	}
+	if r.ClockDoubt != nil {
+		s.doubt = r.ClockDoubt()
 	}
 	s.contract, s.terms, s.invalid = r.contracts().Read(s.stored, r.Identity().ID())
 	var err error
@@ -528,7 +556,7 @@ func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (recon
 	}
 	drop := beyondMaxClosed(all)
 	left := closedKept - r.Now().Sub(store.TimeOf(s.stored.Status.ClosedAt))
-	if left <= 0 {
+	if left <= 0 && s.doubt == "" {
 		drop = append(drop, s.stored)
 	}
 	for _, c := range drop {
@@ -536,6 +564,9 @@ func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (recon
 		if client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, fmt.Errorf("delete contract %s: %w", c.Name, err)
 		}
+	}
+	if s.doubt != "" {
+		left = max(left, restInterval)
 	}
 	return reconcile.Result{RequeueAfter: max(left, 0)}, nil
 }

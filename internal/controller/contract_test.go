@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -265,6 +266,57 @@ func (b *bench) says(t *testing.T, said v1alpha1.PeerContract) {
 	fc.Status.Contracts = []v1alpha1.PeerContract{said}
 	if err := b.client.Status().Update(t.Context(), &fc); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestContractDoesNotEndByAClockInDoubt sets the clock ahead, past the end of a contract, while it cannot be relied on.
+func TestContractDoesNotEndByAClockInDoubt(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	draining := func(c *v1alpha1.Contract) {
+		c.Status.Phase, c.Status.Reason = "Draining", peering.EndedByPeer.Name()
+		c.Status.DrainUntil = &metav1.Time{Time: now.Add(10 * time.Minute)}
+	}
+	type row struct {
+		change func(*v1alpha1.Contract)
+		says   v1alpha1.PeerContract
+		phase  string // while the clock is in doubt
+		sure   string // then
+	}
+	active := v1alpha1.PeerContract{Revision: 1, Phase: "Active"}
+	for name, tc := range map[string]row{
+		"it goes on":                      {says: active, phase: "Active", sure: "Closed"},
+		"it goes on draining":             {change: draining, says: active, phase: "Draining", sure: "Closed"},
+		"an administrator still ends it":  {change: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateNow }, says: active, phase: "Closed", sure: "Closed"},
+		"the peer still ends it":          {says: v1alpha1.PeerContract{Revision: 1, Phase: "Closed"}, phase: "Closed", sure: "Closed"},
+		"it was set right before it said": {says: active, phase: "Active", sure: "Active"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := p.stored(t, p.terms(t, nil), p.provider)
+			if tc.change != nil {
+				tc.change(c)
+			}
+			b := newBench(t, p.provider, c, foreign("peer", p.consumer))
+			doubt := "this node's clock is 24h0m0s ahead of the API server's"
+			b.ClockDoubt = func() string { return doubt }
+			b.offloaded.used, b.offloaded.pods = amountsIn("cpu=1"), 1
+			b.says(t, tc.says)
+			b.clock = now.Add(24 * time.Hour)
+			got := b.look(t)
+			held := meta.FindStatusCondition(got.Status.Conditions, ConditionClockReliable)
+			if got.Status.Phase != tc.phase || (held != nil) != (tc.phase != "Closed") || held != nil && !strings.Contains(held.Message, doubt) {
+				t.Errorf("with the clock in doubt it is %s: %+v", got.Status.Phase, held)
+			}
+			doubt = ""
+			if tc.sure == "Active" { // another agent: this one's pauses end by a clock that is never set back
+				b.clock, b.Contracts = now.Add(time.Minute), b.agent(p.provider)
+			}
+			got = b.look(t)
+			if held := meta.FindStatusCondition(got.Status.Conditions, ConditionClockReliable); got.Status.Phase != tc.sure || held != nil {
+				t.Errorf("then it is %s: %+v", got.Status.Phase, held)
+			}
+		})
 	}
 }
 

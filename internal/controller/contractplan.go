@@ -28,6 +28,8 @@ type contractSnapshot struct {
 	// peer is nil once it is forgotten.
 	peer *v1alpha1.ForeignCluster
 	now  time.Time
+	// doubt is why now cannot be relied on; empty if it can.
+	doubt string
 }
 
 // contractStep is the action for a contract.
@@ -55,6 +57,8 @@ type contractPlan struct {
 	earlier *peering.Contract
 	// askRevision: the peer has a later revision. askExists: the peer may not have the contract.
 	askRevision, askExists bool
+	// held: time would end it, or end its draining, by a clock that cannot be relied on.
+	held bool
 }
 
 // planContract decides what to do about a contract.
@@ -69,7 +73,14 @@ func planContract(s *contractSnapshot) contractPlan {
 	}
 	report := reportOf(s.peer, s.stored.Name)
 	plan := contractPlan{askRevision: report != nil && report.Revision > s.stored.Spec.Revision, askExists: doubtsProvider(s)}
-	events := []peering.Event{peering.Tick{Now: s.now}}
+	var events []peering.Event
+	// A contract does not come back: one that a clock ended that was wrong for a moment would be lost for both.
+	tick := peering.Tick{Now: s.now}
+	if ticked, _ := s.contract.Apply(tick); ticked.State != s.contract.State && s.doubt != "" {
+		plan.held = true
+	} else {
+		events = append(events, tick)
+	}
 	if end := asksForEnd(s); end != nil {
 		events = append(events, end)
 	}
@@ -88,6 +99,7 @@ func planContract(s *contractSnapshot) contractPlan {
 		events = append(events, e)
 	}
 	plan.contract = applyAll(s.contract, events)
+	plan.held = plan.held && plan.contract.State == s.contract.State // else it ended for another reason
 	return plan
 }
 
