@@ -26,4 +26,7 @@ const (
 	// maxPeerPodBytes is how many bytes the pods of one consumer may have, which count
 	// twice, too.
 	maxPeerPodBytes = 64 << 20
+	// reserved is which part of each of these, the number of namespaces aside, only namespaces take that have less than is
+	// free: an eighth. So one namespace cannot leave the others of its cluster without room.
+	reserved = 8
 )

@@ -1,4 +1,5 @@
-// Package stock counts what each peer has in this cluster, by kind and in bytes, and limits it. Callers report what
+// Package stock counts what each peer has in this cluster, by kind and in bytes, and limits it. A part of each limit is for
+// namespaces that have little, so that none leaves the peer's others without room. Callers report what
 // exists and what is about to be written; it reads nothing.
 package stock
 
@@ -17,9 +18,21 @@ type Stock struct {
 	seq       uint64
 	peers     map[peering.ClusterID]*Tally
 	contracts map[string]int
-	bytes     int
-	services  int
+	// spaces is what peers have in each namespace, shares the bytes of contracts in each.
+	spaces   map[space]*Tally
+	shares   map[share]int
+	bytes    int
+	services int
 }
+
+// space is a namespace here with objects of a peer, and share one with objects of a contract.
+type (
+	space struct {
+		peer      peering.ClusterID
+		namespace string
+	}
+	share struct{ contract, namespace string }
+)
 
 // entry is an object that is counted, and its sequence number.
 type entry struct {
@@ -57,7 +70,10 @@ type Tally struct {
 
 // New returns a Stock in which nothing is counted.
 func New() *Stock {
-	return &Stock{items: make(map[Key]entry), peers: make(map[peering.ClusterID]*Tally), contracts: make(map[string]int)}
+	return &Stock{
+		items: make(map[Key]entry), peers: make(map[peering.ClusterID]*Tally), contracts: make(map[string]int),
+		spaces: make(map[space]*Tally), shares: make(map[share]int),
+	}
 }
 
 // Admit counts an object that is about to be written, in place of its former size, unless that exceeds a limit.
@@ -66,13 +82,10 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, was := s.items[k]
-	before := s.of(old.Peer)
+	before, contract := s.of(i.Peer), s.contracts[i.Contract]
 	free, freeServices := MaxBytes-s.bytes, maxAllServices-s.services
 	seq := s.put(k, i)
 	now := s.of(i.Peer)
-	if was && old.Peer != i.Peer {
-		before = Tally{}
-	}
 	restore := func() {
 		if was {
 			s.put(k, old.Item)
@@ -80,32 +93,18 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 			s.remove(k)
 		}
 	}
-	grown := i.Bytes - old.Bytes
-	for _, limit := range []struct {
-		before, now, most int
-		what              string
-	}{
-		{before.Namespaces, now.Namespaces, maxNamespaces, "namespaces"},
-		{before.Configs, now.Configs, maxConfigs, "ConfigMaps and Secrets"},
-		{before.Services, now.Services, maxServices, "Services"},
-		{before.Ports, now.Ports, maxPorts, "ports of Services"},
-		{before.Endpoints, now.Endpoints, maxPeerEndpoints, "endpoints of Services"},
-		{before.EndpointPorts, now.EndpointPorts, maxEndpointPorts, "ports of endpoints of Services"},
-		{before.Slices, now.Slices, maxSlices, "EndpointSlices, of which each holds endpoints with the same ports"},
-		{before.Policies, now.Policies, maxPolicies, "NetworkPolicies"},
-		{before.Blocks, now.Blocks, maxBlocks, "ranges of addresses in NetworkPolicies"},
-		{before.Pods, now.Pods, maxPods, "pods, those that ended included"},
-		{before.PodBytes, now.PodBytes, maxPeerPodBytes, "bytes of pods"},
-		{before.Bytes, now.Bytes, maxPeerBytes, "bytes"},
-		{s.contracts[i.Contract] - grown, s.contracts[i.Contract], maxContractBytes, "bytes by one contract"},
-		{before.Bytes, now.Bytes, max(free, before.Bytes), "bytes besides those of other consumers"},
-		{before.Services, now.Services, max(freeServices, before.Services), "Services besides those of other consumers"},
-	} {
-		// What exists already may stay, whatever the limit, and shrink.
-		if limit.now > limit.most && limit.now > limit.before {
+	here := Tally{}
+	if t := s.spaces[space{i.Peer, k.Namespace}]; t != nil {
+		here = *t
+	}
+	all := append(limits(before, now, here),
+		limit{contract, s.contracts[i.Contract], s.shares[share{i.Contract, k.Namespace}], maxContractBytes, "bytes by one contract"},
+		limit{before.Bytes, now.Bytes, 0, free, "bytes besides those of other consumers"},
+		limit{before.Services, now.Services, 0, freeServices, "Services besides those of other consumers"})
+	for _, l := range all {
+		if refusal := l.refusal(); refusal != nil {
 			restore()
-			return nil, &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-				"a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", limit.most, limit.what)}
+			return nil, refusal
 		}
 	}
 	return func() {
@@ -115,6 +114,48 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 			restore()
 		}
 	}, nil
+}
+
+// limit is how much of something a peer had and has now, how much of that is in the namespace of an object, and how much it
+// may have.
+type limit struct {
+	before, now, here, most int
+	what                    string
+}
+
+// limits returns those of what a peer has, by kind. The number of namespaces has none by namespace.
+func limits(before, now, here Tally) []limit {
+	return []limit{
+		{before.Namespaces, now.Namespaces, 0, maxNamespaces, "namespaces"},
+		{before.Configs, now.Configs, here.Configs, maxConfigs, "ConfigMaps and Secrets"},
+		{before.Services, now.Services, here.Services, maxServices, "Services"},
+		{before.Ports, now.Ports, here.Ports, maxPorts, "ports of Services"},
+		{before.Endpoints, now.Endpoints, here.Endpoints, maxPeerEndpoints, "endpoints of Services"},
+		{before.EndpointPorts, now.EndpointPorts, here.EndpointPorts, maxEndpointPorts, "ports of endpoints of Services"},
+		{before.Slices, now.Slices, here.Slices, maxSlices, "EndpointSlices, of which each holds endpoints with the same ports"},
+		{before.Policies, now.Policies, here.Policies, maxPolicies, "NetworkPolicies"},
+		{before.Blocks, now.Blocks, here.Blocks, maxBlocks, "ranges of addresses in NetworkPolicies"},
+		{before.Pods, now.Pods, here.Pods, maxPods, "pods, those that ended included"},
+		{before.PodBytes, now.PodBytes, here.PodBytes, maxPeerPodBytes, "bytes of pods"},
+		{before.Bytes, now.Bytes, here.Bytes, maxPeerBytes, "bytes"},
+	}
+}
+
+// refusal returns why the limit is exceeded, or what is left of it is for other namespaces; nil if neither. What exists
+// already may stay, whatever the limit, and shrink.
+func (l limit) refusal() *peering.Refusal {
+	refuse := func(format string, args ...any) *peering.Refusal {
+		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case l.now <= l.before:
+		return nil
+	case l.now > l.most:
+		return refuse("a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", l.most, l.what)
+	case l.most-l.now < l.most/reserved && l.here > l.most-l.before:
+		return refuse("a consumer has at most %d %s in the provider's cluster, and what is left of that is for other namespaces; have fewer in this one", l.most, l.what)
+	}
+	return nil
 }
 
 // Set counts an object in its observed size.
@@ -187,7 +228,7 @@ func (s *Stock) put(k Key, i Item) uint64 {
 	s.remove(k)
 	s.seq++
 	s.items[k] = entry{Item: i, seq: s.seq}
-	s.count(k.Kind, i, 1)
+	s.count(k, i, 1)
 	return s.seq
 }
 
@@ -195,15 +236,32 @@ func (s *Stock) put(k Key, i Item) uint64 {
 func (s *Stock) remove(k Key) {
 	if e, ok := s.items[k]; ok {
 		delete(s.items, k)
-		s.count(k.Kind, e.Item, -1)
+		s.count(k, e.Item, -1)
 	}
 }
 
-func (s *Stock) count(kind peering.Kind, i Item, sign int) {
-	t := s.peers[i.Peer]
+func (s *Stock) count(k Key, i Item, sign int) {
+	tally(s.peers, i.Peer, k.Kind, i, sign)
+	tally(s.spaces, space{i.Peer, k.Namespace}, k.Kind, i, sign)
+	if k.Kind == peering.KindService {
+		s.services += sign
+	}
+	s.bytes += sign * i.Bytes
+	if s.contracts[i.Contract] += sign * i.Bytes; s.contracts[i.Contract] == 0 {
+		delete(s.contracts, i.Contract)
+	}
+	of := share{i.Contract, k.Namespace}
+	if s.shares[of] += sign * i.Bytes; s.shares[of] == 0 {
+		delete(s.shares, of)
+	}
+}
+
+// tally counts an object to one of several tallies.
+func tally[K comparable](all map[K]*Tally, of K, kind peering.Kind, i Item, sign int) {
+	t := all[of]
 	if t == nil {
 		t = &Tally{}
-		s.peers[i.Peer] = t
+		all[of] = t
 	}
 	switch kind {
 	case peering.KindNamespace:
@@ -212,7 +270,6 @@ func (s *Stock) count(kind peering.Kind, i Item, sign int) {
 		t.Configs += sign
 	case peering.KindService:
 		t.Services += sign
-		s.services += sign
 	case peering.KindNetworkPolicy:
 		t.Policies += sign
 	case peering.KindClaim: // counted with all objects
@@ -226,11 +283,7 @@ func (s *Stock) count(kind peering.Kind, i Item, sign int) {
 	t.Slices += sign * i.Slices
 	t.Blocks += sign * i.Blocks
 	t.Bytes += sign * i.Bytes
-	s.bytes += sign * i.Bytes
-	if s.contracts[i.Contract] += sign * i.Bytes; s.contracts[i.Contract] == 0 {
-		delete(s.contracts, i.Contract)
-	}
 	if *t == (Tally{}) {
-		delete(s.peers, i.Peer)
+		delete(all, of)
 	}
 }

@@ -41,7 +41,7 @@ func TestStockLimitsEachKind(t *testing.T) {
 			t.Parallel()
 			s := New()
 			tc.item.Peer, tc.item.Contract = peerA, "c-1"
-			key := func(n int) Key { return Key{tc.kind, fmt.Sprint("ns-", n%7), fmt.Sprint("o-", n)} }
+			key := func(n int) Key { return Key{tc.kind, fmt.Sprint("ns-", n), fmt.Sprint("o-", n)} }
 			for n := range tc.most {
 				if _, refusal := s.Admit(key(n), tc.item); refusal != nil {
 					t.Fatalf("number %d of %d: %v", n+1, tc.most, refusal)
@@ -73,8 +73,57 @@ func TestStockLimitsEachKind(t *testing.T) {
 				s.Drop(key(n))
 			}
 			s.Drop(Key{tc.kind, "other", "o"})
-			if len(s.items) > 0 || len(s.peers) > 0 || len(s.contracts) > 0 || s.bytes != 0 {
+			if len(s.items) > 0 || len(s.peers) > 0 || len(s.contracts) > 0 || len(s.spaces) > 0 || len(s.shares) > 0 || s.bytes != 0 {
 				t.Errorf("all went, and %d objects of %d peers with %d bytes are counted", len(s.items), len(s.peers), s.bytes)
+			}
+		})
+	}
+}
+
+// A tenant of the consumer, with one namespace, leaves room for the other namespaces.
+func TestANamespaceLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kind peering.Kind
+		item Item
+		most int
+	}{
+		"config maps":         {peering.KindConfigMap, Item{}, maxConfigs},
+		"services":            {peering.KindService, Item{}, maxServices},
+		"ports":               {peering.KindService, Item{Ports: 10}, maxPorts / 10},
+		"endpoints":           {peering.KindService, Item{Endpoints: 100}, maxPeerEndpoints / 100},
+		"pods":                {peering.KindPod, Item{}, maxPods},
+		"policies":            {peering.KindNetworkPolicy, Item{}, maxPolicies},
+		"blocks of policies":  {peering.KindNetworkPolicy, Item{Blocks: 100}, maxBlocks / 100},
+		"bytes of pods":       {peering.KindPod, Item{Bytes: 64 << 10}, maxPeerPodBytes / (64 << 10)},
+		"bytes of a contract": {peering.KindSecret, Item{Bytes: 64 << 10}, maxContractBytes / (64 << 10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New()
+			tc.item.Peer, tc.item.Contract = peerA, "c-1"
+			fill := func(namespace string, most int) (n int) {
+				for ; n < most; n++ {
+					if _, refusal := s.Admit(Key{tc.kind, namespace, fmt.Sprint("o-", n)}, tc.item); refusal != nil {
+						if !refusal.Retryable || !strings.Contains(refusal.Message, "for other namespaces") {
+							t.Errorf("after %d of namespace %s: %v", n, namespace, refusal)
+						}
+						return n
+					}
+				}
+				return n
+			}
+			if first := fill("hostile", tc.most+1); first > tc.most-tc.most/8 || first < tc.most/2 {
+				t.Errorf("one namespace has %d of %d", first, tc.most)
+			}
+			for n := range 3 {
+				if got, want := fill(fmt.Sprint("ns-", n), tc.most/32), tc.most/32; got != want {
+					t.Errorf("namespace %d has room for %d of %d, want %d", n+2, got, tc.most, want)
+				}
+			}
+			// What it has may stay, change and shrink.
+			if _, refusal := s.Admit(Key{tc.kind, "hostile", "o-0"}, tc.item); refusal != nil {
+				t.Errorf("what is there already was refused: %v", refusal)
 			}
 		})
 	}
@@ -87,7 +136,7 @@ func TestStockLeavesRoomForANewcomer(t *testing.T) {
 	fill := func(peer peering.ClusterID) (bytes int) {
 		for n := 0; ; n++ {
 			item := Item{Peer: peer, Contract: fmt.Sprint(peer, n%8), Bytes: 1 << 20}
-			if _, refusal := s.Admit(Key{peering.KindConfigMap, string(peer), fmt.Sprint(n)}, item); refusal != nil {
+			if _, refusal := s.Admit(Key{peering.KindConfigMap, fmt.Sprint(peer, n), "o"}, item); refusal != nil {
 				return bytes
 			}
 			bytes += item.Bytes
@@ -115,7 +164,7 @@ func TestServicesLeaveRoomForANewcomer(t *testing.T) {
 		got := 0
 		for {
 			item := Item{Peer: testPeer(n), Contract: fmt.Sprint("c-", n)}
-			if _, refusal := s.Admit(Key{peering.KindService, fmt.Sprint("ns-", n), fmt.Sprint("s-", got)}, item); refusal != nil {
+			if _, refusal := s.Admit(Key{peering.KindService, fmt.Sprint("ns-", n, "-", got), "s"}, item); refusal != nil {
 				break
 			}
 			got++
