@@ -185,7 +185,7 @@ func (n *Node) removePods(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, n.deletePod(ctx, pod))
+		errs = append(errs, n.deletePod(ctx, pod, new(int64(0))))
 	}
 	return errors.Join(errs...)
 }

@@ -85,6 +85,10 @@ const (
 	// tunnelStartGrace is how long a new tunnel is not yet reported as unavailable.
 	tunnelStartGrace = 30 * time.Second
 
+	// stuckAfter is how long after its grace period a pod that the provider's cluster deletes by itself may
+	// still be there until the local one is deleted.
+	stuckAfter = 30 * time.Second
+
 	// wantPause is the pause before an object that was refused, or not acknowledged, is wanted again.
 	wantPause = 30 * time.Second
 

@@ -42,7 +42,7 @@ type podState struct {
 	remote         *corev1.PodStatus // the provider's last status
 	remoteName     string
 	remoteUID      string
-	remoteDeleting bool
+	remoteDeleting time.Time // since when the provider's cluster deletes it, as far as home saw; zero if it does not
 	gone           bool
 	concluded      bool // the provider knows that the pod must not run again
 
@@ -63,8 +63,11 @@ const (
 	reasonMissing      = "MissingReference"
 	reasonUndecided    = "NetworkPoliciesUnknown"
 	reasonRemoteGone   = "RemotePodGone"
-	reasonDeleted      = "Deleted"
-	reasonLosingPods   = "ProviderLosesPods"
+	// RemoteDeleting: the provider's cluster deletes the pod by itself. RemoteNotEnding: it does not end there.
+	reasonRemoteDeleting = "RemoteDeleting"
+	reasonRemoteStuck    = "RemoteNotEnding"
+	reasonDeleted        = "Deleted"
+	reasonLosingPods     = "ProviderLosesPods"
 )
 
 // notTaken is the message of a pod that was deleted and, as far as is known, ran nowhere.
@@ -450,10 +453,6 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		}
 		return nil
 	}
-	if p.st.remoteDeleting && p.pod.DeletionTimestamp == nil {
-		n.warn(p, "RemoteDeleting",
-			"the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
-	}
 	status := podstatus.Translate(p.pod, p.st.remote, n.addresses(), metav1.Now())
 	if r := p.st.refusal; r != nil {
 		podstatus.ShowRefusedEphemeral(&status, &p.pod.Spec, r)
@@ -471,7 +470,29 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	if endedUnasked(p.pod, &status) {
 		n.lostPod(ctx, p.pod)
 	}
+	if !p.st.remoteDeleting.IsZero() && p.pod.DeletionTimestamp == nil && !podstatus.Terminal(status.Phase) {
+		return n.followDelete(ctx, p)
+	}
 	return nil
+}
+
+// followDelete handles a pod that the provider's cluster deletes by itself. When it is gone there the local one
+// ends. On a node that is dead nobody ends it: then the local one is deleted, as Kubernetes does with the pods of
+// a dead node of its own, so that its owner makes another now. It stays Terminating until it is gone there.
+func (n *Node) followDelete(ctx context.Context, p podPlan) error {
+	grace := time.Duration(ptr.Deref(p.pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
+	left := time.Until(p.st.remoteDeleting.Add(grace + stuckAfter))
+	if left > 0 || metav1.GetControllerOf(p.pod) == nil {
+		n.warn(p, reasonRemoteDeleting, "the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
+		if left > 0 {
+			n.podQueue.AddAfter(string(p.pod.UID), left)
+		}
+		return nil
+	}
+	n.warn(p, reasonRemoteStuck, "the provider's cluster is deleting this pod, and it does not end there, as on a node that is dead: "+
+		"it is deleted here, so that its owner makes another, and goes when it is gone there")
+	n.lostPod(ctx, p.pod)
+	return n.deletePod(ctx, p.pod, nil)
 }
 
 // showLost sets a pod of a provider that does not respond to not ready, once, so that Services
@@ -620,13 +641,13 @@ func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) e
 	if g := p.pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
 		return nil // already deleted; another finalizer keeps it
 	}
-	return n.deletePod(ctx, p.pod)
+	return n.deletePod(ctx, p.pod, new(int64(0)))
 }
 
-// deletePod deletes a local pod at once.
-func (n *Node) deletePod(ctx context.Context, pod *corev1.Pod) error {
+// deletePod deletes a local pod with a grace period in seconds; nil means the pod's own.
+func (n *Node) deletePod(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	err := n.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID},
+		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete %s: %w", podRef(pod), err)
@@ -754,7 +775,13 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 		st.gone = true
 	} else if !st.gone {
 		st.taken = true
-		st.remoteName, st.remoteUID, st.remoteDeleting = s.RemoteName, s.RemoteUID, s.DeletionTimestamp != ""
+		st.remoteName, st.remoteUID = s.RemoteName, s.RemoteUID
+		switch {
+		case s.DeletionTimestamp == "":
+			st.remoteDeleting = time.Time{}
+		case st.remoteDeleting.IsZero():
+			st.remoteDeleting = time.Now()
+		}
 	}
 	ask := n.synced && !n.unknown.has(s.Ref.UID)
 	n.mu.Unlock()

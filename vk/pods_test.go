@@ -453,6 +453,85 @@ func TestAForcedDeleteWhileThePeerIsLost(t *testing.T) {
 	}
 }
 
+// A pod that the provider's cluster deletes and that nobody ends there, as on a dead node, is deleted at home:
+// its owner makes another, and only another. It is there until it is gone at the provider.
+func TestAPodThatDoesNotEndAtTheProviderIsDeletedForItsOwner(t *testing.T) {
+	owned := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "rs", Controller: new(true)}}
+	}
+	atHome(t, func(h *home) {
+		h.client.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			d := a.(k8stesting.DeleteActionImpl)
+			if d.DeleteOptions.GracePeriodSeconds != nil {
+				return false, nil, nil
+			}
+			pods := corev1.SchemeGroupVersion.WithResource("pods")
+			obj, err := h.client.Tracker().Get(pods, "shop", d.Name)
+			if err != nil {
+				return true, nil, err
+			}
+			pod := obj.(*corev1.Pod).DeepCopy()
+			if u := d.DeleteOptions.Preconditions; u == nil || *u.UID != pod.UID {
+				t.Errorf("deleted with %+v, want the UID as a precondition", d.DeleteOptions)
+			}
+			now := metav1.Now()
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, pod.Spec.TerminationGracePeriodSeconds
+			return true, nil, h.client.Tracker().Update(pods, pod, "shop")
+		})
+		h.bind("u1", "web", owned)
+		h.bind("u2", "alone")
+		h.bind("u3", "fine", owned)
+		h.remote.locked(func() { h.remote.linger = true })
+		for _, uid := range []string{"u1", "u2"} {
+			h.remote.locked(func() { h.remote.deleting[uid] = "2026-01-02T03:04:05Z" })
+			h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodRunning})
+		}
+		h.second()
+		if h.event(reasonRemoteDeleting) == "" {
+			t.Error("no event says that the provider deletes the pod")
+		}
+		h.remote.connect(false)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if pod := h.pod("web"); pod.DeletionTimestamp != nil {
+			t.Error("a pod is deleted while the provider does not respond")
+		}
+		h.stop()
+		h.start()
+		h.remote.connect(true)
+		time.Sleep(30*time.Second + stuckAfter/2)
+		synctest.Wait()
+		if pod := h.pod("web"); pod.DeletionTimestamp != nil {
+			t.Error("a pod is deleted too early")
+		}
+		time.Sleep(stuckAfter)
+		synctest.Wait()
+		if pod := h.pod("web"); pod == nil || pod.DeletionTimestamp == nil {
+			t.Fatalf("a pod that does not end at the provider: %+v, want one that is being deleted", pod)
+		}
+		if h.event(reasonRemoteStuck) == "" {
+			t.Error("no event says why the pod is deleted")
+		}
+		for _, name := range []string{"alone", "fine"} {
+			if pod := h.pod(name); pod == nil || pod.DeletionTimestamp != nil {
+				t.Errorf("%s: %+v, want it to stay", name, pod)
+			}
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if h.pod("web") == nil {
+			t.Error("the pod is gone though nobody knows that it ended")
+		}
+		h.remote.lose("u1")
+		h.remote.lose("u2")
+		h.second()
+		if pod := h.pod("web"); pod != nil {
+			t.Errorf("the pod is still there: %+v", pod.Status)
+		}
+		h.wantPhase("alone", corev1.PodFailed, reasonRemoteGone)
+	})
+}
+
 func TestAPodThatIsGoneUnaskedFailsAndIsNotRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")

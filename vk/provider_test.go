@@ -24,14 +24,16 @@ type provider struct {
 	logs func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error)
 	dial func(ctx context.Context, ref peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
 
-	mu      sync.Mutex
-	held    map[peering.ObjectRef]peering.Object
-	status  map[string]corev1.PodStatus // by UID
-	ending  map[string]bool             // deletes that wait for end, by UID
-	linger  bool                        // a deleted pod stays until end
-	created map[string]int              // how often a pod was made, by UID
-	deletes []peering.ObjectRef
-	applies []peering.ObjectRef
+	mu     sync.Mutex
+	held   map[peering.ObjectRef]peering.Object
+	status map[string]corev1.PodStatus // by UID
+	ending map[string]bool             // deletes that wait for end, by UID
+	// deleting is since when the provider's cluster deletes pods by itself, by UID.
+	deleting map[string]string
+	linger   bool           // a deleted pod stays until end
+	created  map[string]int // how often a pod was made, by UID
+	deletes  []peering.ObjectRef
+	applies  []peering.ObjectRef
 
 	// Of the consumer's process:
 	h       Handler
@@ -50,7 +52,7 @@ type provider struct {
 
 func newProvider() *provider {
 	return &provider{
-		held: map[peering.ObjectRef]peering.Object{}, status: map[string]corev1.PodStatus{}, ending: map[string]bool{}, created: map[string]int{},
+		held: map[peering.ObjectRef]peering.Object{}, status: map[string]corev1.PodStatus{}, ending: map[string]bool{}, deleting: map[string]string{}, created: map[string]int{},
 		wake: make(chan struct{}, 1),
 	}
 }
@@ -193,8 +195,9 @@ func (p *provider) notify(ref peering.ObjectRef) {
 	if err != nil {
 		panic(err)
 	}
+	deleting := p.deleting[ref.UID]
 	p.say(func(h Handler) {
-		h.PodStatus(peering.PodStatus{Ref: ref, RemoteName: "x/" + ref.Name, RemoteUID: "r-" + ref.UID, Status: data})
+		h.PodStatus(peering.PodStatus{Ref: ref, RemoteName: "x/" + ref.Name, RemoteUID: "r-" + ref.UID, Status: data, DeletionTimestamp: deleting})
 	})
 }
 
