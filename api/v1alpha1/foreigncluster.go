@@ -296,6 +296,13 @@ type ForeignClusterStatus struct {
 	// +listType=map
 	// +listMapKey=id
 	Requests []PendingRequest `json:"requests,omitempty"`
+	// droppedRequests is the IDs of the last requests that no longer wait, because the peer did not repeat them, asked for something
+	// else, or got a contract. No other request gets such an ID, so an approval that comes late approves nothing else.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	DroppedRequests []string `json:"droppedRequests,omitempty"`
 }
 
 // Sighting is one place where discovery finds a cluster.

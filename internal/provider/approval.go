@@ -89,24 +89,19 @@ func isRequest(id, request string) bool {
 	return ok && (rest == "" || numbered.FindString(rest) == rest)
 }
 
-// nextID returns the ID of the next ask of a request: greater than all that there are, since an administrator may
+// nextID returns the ID of the next ask of a request: greater than all that there are or were, since an administrator may
 // be about to approve one that is dropped meanwhile, and must not approve another ask by its ID.
 func nextID(fc *v1alpha1.ForeignCluster, request string) string {
 	highest := 0
 	use := func(id string) {
-		if !isRequest(id, request) {
-			return
+		if isRequest(id, request) {
+			highest = max(highest, numberOf(id))
 		}
-		n, err := strconv.Atoi(strings.TrimPrefix(strings.TrimPrefix(id, request), "."))
-		if err != nil {
-			n = 1 // the first has no number
-		}
-		highest = max(highest, n)
 	}
 	for i := range fc.Status.Requests {
 		use(fc.Status.Requests[i].ID)
 	}
-	for _, id := range slices.Concat(fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests) {
+	for _, id := range slices.Concat(fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests, fc.Status.DroppedRequests) {
 		use(id)
 	}
 	if highest == 0 {
@@ -115,14 +110,21 @@ func nextID(fc *v1alpha1.ForeignCluster, request string) string {
 	return request + "." + strconv.Itoa(highest+1)
 }
 
+// numberOf returns the number of an ask among those of its request. The first has none.
+func numberOf(id string) int {
+	n, err := strconv.Atoi(strings.TrimPrefix(numbered.FindString(id), "."))
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
 // covers reports whether an ask stays within a request that administrators can see.
 func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	if r.Duration != nil && (ask.Duration == 0 || ask.Duration > r.Duration.Duration) {
 		return false
 	}
-	if !sameKind(ask, peering.Ask{
-		Pool: r.Pool, NodeSelector: r.NodeSelector, Network: r.Network != v1alpha1.NetworkNone, RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
-	}) {
+	if !sameKind(ask, kindOf(r)) {
 		return false
 	}
 	if len(r.Resources) == 0 {
@@ -134,6 +136,13 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	}
 	_, fits := ask.Resources.Fits(seen)
 	return fits
+}
+
+// kindOf returns the nodes, network and classes that a request asks for.
+func kindOf(r *v1alpha1.PendingRequest) peering.Ask {
+	return peering.Ask{
+		Pool: r.Pool, NodeSelector: r.NodeSelector, Network: r.Network != v1alpha1.NetworkNone, RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
+	}
 }
 
 // sameKind reports whether two asks are for the same nodes, network and classes,
@@ -188,7 +197,7 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 func askedKey(peer peering.ClusterID, id string) string { return string(peer) + "/" + id }
 
 // editRequests changes the pending requests in a peer's ForeignCluster, with a
-// compare-and-swap.
+// compare-and-swap, and records the IDs of those that are dropped.
 func (p *Provider) editRequests(ctx context.Context, peer peering.ClusterID, edit func(*v1alpha1.ForeignCluster) error) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		fc, err := store.Find(ctx, p.Reader, peer)
@@ -202,18 +211,42 @@ func (p *Provider) editRequests(ctx context.Context, peer peering.ClusterID, edi
 		if slices.EqualFunc(before.Status.Requests, fc.Status.Requests, func(a, b v1alpha1.PendingRequest) bool { return a.ID == b.ID }) {
 			return nil
 		}
+		for _, r := range before.Status.Requests {
+			if !slices.ContainsFunc(fc.Status.Requests, func(kept v1alpha1.PendingRequest) bool { return kept.ID == r.ID }) {
+				fc.Status.DroppedRequests = dropped(fc.Status.DroppedRequests, r.ID)
+			}
+		}
 		return store.PatchStatusLocked(ctx, p.Client, before, fc)
 	})
 }
 
-// dropFulfilled drops the requests that a contract fulfils.
-func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms) {
+// dropped adds an ID to those of dropped requests, of which it keeps the last maxDropped. Of each request it keeps
+// the ID with the highest number.
+func dropped(ids []string, id string) []string {
+	request := numbered.ReplaceAllString(id, "")
+	ids = slices.DeleteFunc(slices.Clone(ids), func(other string) bool {
+		same := isRequest(other, request)
+		if same && numberOf(other) > numberOf(id) {
+			id = other
+		}
+		return same
+	})
+	ids = append(ids, id)
+	return ids[max(0, len(ids)-maxDropped):]
+}
+
+// dropFulfilled drops the requests that a contract fulfils, granted with these storage classes.
+func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms, storageClasses []string) {
+	granted := peering.Ask{
+		Resources: terms.Resources, Pool: terms.Pool, NodeSelector: terms.NodeSelector, Network: terms.Network,
+		RuntimeClasses: terms.RuntimeClasses, StorageClasses: storageClasses,
+	}
 	if !slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return isRequest(r.ID, terms.RequestID) }) {
 		return
 	}
 	err := p.editRequests(ctx, terms.Consumer.ID, func(fc *v1alpha1.ForeignCluster) error {
 		fc.Status.Requests = slices.DeleteFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool {
-			return isRequest(r.ID, terms.RequestID) && fulfilled(&r, terms.Resources)
+			return isRequest(r.ID, terms.RequestID) && fulfilled(&r, granted)
 		})
 		return nil
 	})
@@ -222,9 +255,12 @@ func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluste
 	}
 }
 
-// fulfilled reports whether a contract grants what a request asks for. Any contract
-// fulfils a request that leaves the amounts to the policy.
-func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
+// fulfilled reports whether a contract grants what a request asks for. Any contract for the same nodes, network and
+// classes fulfils a request that leaves the amounts to the policy.
+func fulfilled(r *v1alpha1.PendingRequest, granted peering.Ask) bool {
+	if !sameKind(kindOf(r), granted) {
+		return false
+	}
 	if len(r.Resources) == 0 {
 		return true
 	}
@@ -232,7 +268,7 @@ func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 	if err != nil {
 		return true
 	}
-	_, fits := asked.Fits(granted)
+	_, fits := asked.Fits(granted.Resources)
 	return fits
 }
 

@@ -180,6 +180,74 @@ func TestAnIDOfARequestThatWaitsIsUsedOnce(t *testing.T) {
 	p.pends(0, p.ask("r", "cpu=14"))
 }
 
+// Nor once a peer has not repeated it for long, or once a contract fulfilled it: the administrator may still read the list that had it.
+func TestAnIDOfARequestThatWasDroppedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	want := func(id string) {
+		t.Helper()
+		if got := p.waiting(0); !slices.Equal(got, []string{id}) {
+			t.Fatalf("waiting are %v, want %s", got, id)
+		}
+	}
+	drop := func() {
+		t.Helper()
+		p.pass(2 * requestTTL)
+		p.sweep(t.Context(), now)
+		if got := p.waiting(0); len(got) != 0 {
+			t.Fatalf("waiting are %v", got)
+		}
+	}
+	p.pends(0, p.ask("r", "cpu=2"))
+	want("r")
+	drop()
+	p.pends(0, p.ask("r", "cpu=12"))
+	want("r.2")
+	drop()
+	p.pends(0, p.ask("other", "cpu=2"))
+	want("other")
+	drop()
+	p.pends(0, p.ask("r", "cpu=13"))
+	want("r.3")
+	// The administrator decides by what he saw first.
+	p.decided(0, []string{"r"}, nil)
+	p.pends(0, p.ask("r", "cpu=13"))
+	want("r.3")
+
+	// The one that is dropped last need not be the last one.
+	if got := dropped([]string{"r.10", "s"}, "r.9"); !slices.Equal(got, []string{"s", "r.10"}) {
+		t.Errorf("kept are %v", got)
+	}
+	// However many are dropped, the list of their IDs is bounded.
+	for n := range 3 * maxDropped {
+		p.pends(0, p.ask(fmt.Sprint("many", n), "cpu=2"))
+		drop()
+	}
+	if got := p.peer(0).Status.DroppedRequests; len(got) != maxDropped || got[maxDropped-1] != fmt.Sprint("many", 3*maxDropped-1) {
+		t.Errorf("%d IDs are kept: %v", len(got), got)
+	}
+}
+
+func TestARequestOfAnotherKindIsNotFulfilledByAContract(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	p.pends(0, p.ask("r", "cpu=4"))
+	p.decided(0, []string{"r"}, nil)
+	terms := p.mustContract(0, p.ask("r", "cpu=4"))
+	another := p.amend(terms, 0, "cpu=1")
+	another.Network = !another.Network
+	p.pends(0, another)
+	if got := p.waiting(0); !slices.Equal(got, []string{"r.2"}) {
+		t.Fatalf("waiting are %v", got)
+	}
+	if _, err := p.contracted(t.Context(), 0, p.amend(terms, 0, "cpu=3")); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.waiting(0); !slices.Equal(got, []string{"r.2"}) {
+		t.Errorf("waiting are %v, though no contract grants that", got)
+	}
+}
+
 // Two requests share no approval: the ID of neither looks like an ask for more by the other.
 func TestAnApprovalIsOfOneRequest(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,9 @@ const (
 	// maxRequests is how many requests of a peer can wait for an administrator, as
 	// in the custom resource.
 	maxRequests = 8
+	// maxDropped is of how many dropped requests of a peer the IDs are kept, as in the custom resource, so that
+	// no other request gets them. A peer can have 8 requests an hour dropped.
+	maxDropped = 64
 	// requestTTL is how long a request waits without being repeated.
 	requestTTL = time.Hour
 	// requestPause is the least time between two changes of a peer's pending

@@ -454,7 +454,7 @@ func (p *Provider) countersign(ctx context.Context, self *identity.Identity, env
 		return peering.Envelope{}, err
 	}
 	p.signed(peer, contract)
-	p.dropFulfilled(ctx, fc, terms)
+	p.dropFulfilled(ctx, fc, terms, o.ad.StorageClasses)
 	p.Changed(peer)
 	return signed, nil
 }
