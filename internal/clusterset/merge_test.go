@@ -200,6 +200,18 @@ func TestExportsOfAPeerStayUntilItSendsThem(t *testing.T) {
 	}
 }
 
+// The preference for endpoints is of the exports, and stays with them: the policy's would be another one.
+func TestFrozenImportKeepsItsPreference(t *testing.T) {
+	t.Parallel()
+	own, other := exported(here, 1, "web:TCP/80"), exported(third, 2, "web:TCP/80")
+	i := have(here, there, third)
+	i.Annotations = map[string]string{api.AnnotationEndpoints: string(api.EndpointsOwnFirst)}
+	p := decide(snapshot{name: hello, have: i, waiting: map[peering.ClusterID]bool{there: true}, sides: []side{own, other}})
+	if !p.frozen || !p.leadsTo(own) || p.leadsTo(other) {
+		t.Errorf("frozen %t, it leads to this cluster %t, to another one %t", p.frozen, p.leadsTo(own), p.leadsTo(other))
+	}
+}
+
 func TestAnExportHasItsConditions(t *testing.T) {
 	t.Parallel()
 	export := &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Generation: 3}}

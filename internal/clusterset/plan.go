@@ -37,6 +37,8 @@ type snapshot struct {
 	sides []side
 	// waiting is the peers that have not sent yet what they export.
 	waiting map[peering.ClusterID]bool
+	// down is those of them whose tunnel is known to pass no traffic.
+	down map[peering.ClusterID]bool
 	// have is the ServiceImport; nil if there is none.
 	have *mcs.ServiceImport
 }
@@ -50,8 +52,8 @@ type plan struct {
 	// sides are those that count, in order; without any there is no ServiceImport.
 	sides []side
 	merged
-	// frozen: the ServiceImport stays as it is except for endpoints, and kept is whose endpoints stay, too: a peer
-	// that exported has not sent yet whether it still does.
+	// frozen: the ServiceImport stays as it is except for endpoints: the peers in kept exported, and have not sent yet
+	// whether they still do. The value says whether their endpoints stay, too.
 	frozen bool
 	kept   map[string]bool
 }
@@ -65,8 +67,8 @@ func decide(s snapshot) plan {
 	}
 	if s.have != nil && !p.taken {
 		for _, c := range s.have.Status.Clusters {
-			if s.waiting[peering.ClusterID(c.Cluster)] {
-				p.frozen, p.kept[c.Cluster] = true, true
+			if peer := peering.ClusterID(c.Cluster); s.waiting[peer] {
+				p.frozen, p.kept[c.Cluster] = true, !s.down[peer]
 			}
 		}
 	}
@@ -81,9 +83,9 @@ func decide(s snapshot) plan {
 	return p
 }
 
-// mergedOf reads back the merged exports from a ServiceImport.
+// mergedOf reads back what decides about endpoints of the merged exports from a ServiceImport.
 func mergedOf(i *mcs.ServiceImport) merged {
-	out := merged{headless: i.Spec.Type == mcs.Headless}
+	out := merged{headless: i.Spec.Type == mcs.Headless, export: peering.ServiceExport{Annotations: i.Annotations}}
 	for _, port := range i.Spec.Ports {
 		out.ports = append(out.ports, endpoints.ReadPorts([]corev1.ServicePort{{Name: port.Name, Protocol: port.Protocol, AppProtocol: port.AppProtocol, Port: port.Port}})...)
 	}

@@ -224,7 +224,14 @@ func (r *Reconciler) loadOwn(ctx context.Context, s *snapshot) error {
 // loadPeers adds the peers that export the Service and share its namespace.
 func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []market.Policy, shares func(market.Policy) bool) error {
 	sent, waiting := r.followers.Of(s.name)
-	s.waiting = waiting
+	s.waiting, s.down = waiting, map[peering.ClusterID]bool{}
+	for peer := range waiting {
+		fc, err := store.Peek(ctx, r.Client, peer)
+		if err != nil {
+			return err
+		}
+		s.down[peer] = fc == nil || !services.Passes(fc)
+	}
 	for peer, service := range sent {
 		fc, err := store.Peek(ctx, r.Client, peer)
 		if err != nil {

@@ -220,3 +220,61 @@ func TestThreeClustersThatExportTheSameNamesComeToRest(t *testing.T) {
 		}
 	}
 }
+
+// sources lists the clusters whose endpoints a Service has.
+func (m *member) sources(t *testing.T, name string) string {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	if err := m.c.List(t.Context(), &list, client.MatchingLabels{mcs.LabelServiceName: name}); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, s := range list.Items {
+		out = append(out, s.Labels[mcs.LabelSourceCluster][:1])
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// An agent that starts does not know what a peer exports, but does know that the tunnel to it is down.
+func TestEndpointsOfAPeerThatIsDownGoAtOnce(t *testing.T) {
+	t.Parallel()
+	m, b := newMember(t, here, 1, []peering.ClusterID{there}, "hello"), newMember(t, there, 2, []peering.ClusterID{here}, "hello")
+	m.hear(t, b)
+	m.settle(t)
+	if got := m.sources(t, "hello"); got != "a b" {
+		t.Fatalf("it has endpoints of %q", got)
+	}
+	m.r.followers.Stop()
+	m.r.followers.Set(map[peering.ClusterID]services.Subscription{there: {Contract: "c"}})
+	m.streams[there] = <-m.opened
+	m.settle(t)
+	if got := m.sources(t, "hello"); got != "a b" {
+		t.Errorf("before the peer sends again it has endpoints of %q", got)
+	}
+	fc := &api.ForeignCluster{}
+	if err := m.c.Get(t.Context(), client.ObjectKey{Name: "b"}, fc); err != nil {
+		t.Fatal(err)
+	}
+	fc.Status.Conditions = []metav1.Condition{{Type: api.ConditionNetwork, Status: metav1.ConditionFalse}}
+	if err := m.c.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	m.settle(t)
+	var i mcs.ServiceImport
+	if err := m.c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "hello"}, &i); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.sources(t, "hello"); got != "a" || len(i.Status.Clusters) != 2 {
+		t.Errorf("while the tunnel is down it has endpoints of %q, and %d clusters export it", got, len(i.Status.Clusters))
+	}
+	fc.Status.Conditions = nil
+	if err := m.c.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	m.hear(t, b)
+	m.settle(t)
+	if got := m.sources(t, "hello"); got != "a b" {
+		t.Errorf("when the tunnel is up and the peer sent again it has endpoints of %q", got)
+	}
+}

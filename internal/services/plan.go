@@ -39,17 +39,21 @@ type importPlan struct {
 }
 
 // planImport decides about an ImportedService. A Service that exists keeps its address, and loses its endpoints
-// when it may no longer be used. As long as nothing is known since this agent started, it stays as it is.
+// when it may no longer be used. As long as nothing was sent since this agent started, it stays as it is, except that
+// endpoints behind a tunnel that is down are not used.
 func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	no := func(change bool, reason, message string) importPlan {
 		return importPlan{condition: condition(metav1.ConditionFalse, reason, message), change: change, resolve: resolve}
 	}
 	name := s.imported.Spec.ForeignCluster
+	down := fmt.Sprintf("the tunnel to %s passes no traffic; no endpoint is used until it does", name)
 	switch {
 	case s.peer == nil:
 		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s: correct spec.foreignCluster", name))
 	case s.contract == "":
 		return no(true, api.ReasonNoContract, fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
+	case s.last == nil && !Passes(s.peer):
+		return no(true, "NetworkDown", down)
 	case s.last == nil:
 		p := no(false, "Waiting", fmt.Sprintf("%s has not sent the state of the Service yet", name))
 		p.condition.Status = metav1.ConditionUnknown
@@ -59,7 +63,7 @@ func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	}
 	p := importPlan{change: true, service: importedService(s), object: s.last.Service, resolve: resolve}
 	if !Passes(s.peer) {
-		p.condition = condition(metav1.ConditionFalse, "NetworkDown", fmt.Sprintf("the tunnel to %s passes no traffic; no endpoint is used until it does", name))
+		p.condition = condition(metav1.ConditionFalse, "NetworkDown", down)
 		p.object.Endpoints = nil
 		return p
 	}

@@ -101,10 +101,11 @@ func TestAnImportedServiceFollowsItsExport(t *testing.T) {
 		service   bool
 		endpoints int
 	}{
-		"as it should be":     {importSnapshot{peer: foreignCluster(), contract: "c", last: said()}, "True", "Imported", true, true, 2},
-		"no cluster":          {importSnapshot{}, "False", "NoForeignCluster", true, false, 0},
-		"no contract":         {importSnapshot{peer: foreignCluster(), last: said()}, "False", "NoContract", true, false, 0},
-		"nothing sent yet":    {importSnapshot{peer: foreignCluster(), contract: "c"}, "Unknown", "Waiting", false, false, 0},
+		"as it should be":  {importSnapshot{peer: foreignCluster(), contract: "c", last: said()}, "True", "Imported", true, true, 2},
+		"no cluster":       {importSnapshot{}, "False", "NoForeignCluster", true, false, 0},
+		"no contract":      {importSnapshot{peer: foreignCluster(), last: said()}, "False", "NoContract", true, false, 0},
+		"nothing sent yet": {importSnapshot{peer: foreignCluster(), contract: "c"}, "Unknown", "Waiting", false, false, 0},
+		"sent before a restart, and a tunnel that drops": {importSnapshot{peer: down, contract: "c"}, "False", "NetworkDown", true, false, 0},
 		"not exported":        {importSnapshot{peer: foreignCluster(), contract: "c", last: &peering.ExportedService{Refusal: "no"}}, "False", "NotExported", true, false, 0},
 		"a tunnel that drops": {importSnapshot{peer: down, contract: "c", last: said()}, "False", "NetworkDown", true, true, 0},
 		"a node is cut off":   {importSnapshot{peer: partly, contract: "c", last: said()}, "True", "Imported", true, true, 2},
