@@ -39,7 +39,7 @@ func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *
 		var taken bool
 		if taken, err = r.applyDerived(ctx, now, p); taken {
 			ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
-			ready.Message = fmt.Sprintf("the namespace has a Service %s that is not Entente's: delete it", endpoints.SetName(name.Name))
+			ready.Message = fmt.Sprintf("the namespace has a Service %s that is not this import's: delete it", endpoints.SetName(name.Name))
 		}
 	}
 	if err != nil {
@@ -110,10 +110,18 @@ func (r *Reconciler) applyImport(ctx context.Context, name peering.ServiceName, 
 func (r *Reconciler) applyDerived(ctx context.Context, i *mcs.ServiceImport, p plan) (taken bool, err error) {
 	want, have := derived(i), &corev1.Service{}
 	err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), have)
+	absent := err != nil
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return false, fmt.Errorf("read service %s: %w", want.Name, err)
-	case err != nil:
+	case !absent && services.Leftover(have, mcs.ServiceImportKindName, i):
+		if err := services.DeleteLeftover(ctx, r.Direct, have); err != nil {
+			return false, err
+		}
+		absent = true
+	}
+	switch {
+	case absent:
 		if err := r.take(p.payer(), want); err != nil {
 			return false, err
 		}
@@ -122,7 +130,7 @@ func (r *Reconciler) applyDerived(ctx context.Context, i *mcs.ServiceImport, p p
 		}
 		have = want
 	case !metav1.IsControlledBy(have, i):
-		return have.Labels[api.LabelManaged] != api.Manager, nil
+		return true, nil
 	default:
 		if have, err = r.updateDerived(ctx, have, want, p); err != nil {
 			return false, err

@@ -265,6 +265,11 @@ func (r *Imports) apply(ctx context.Context, s importSnapshot, plan importPlan) 
 		return "", fmt.Errorf("read service: %w", err)
 	case err != nil:
 		have = nil
+	case Leftover(have, "ImportedService", s.imported):
+		if err := DeleteLeftover(ctx, r.Direct, have); err != nil {
+			return "", err
+		}
+		have = nil
 	case !metav1.IsControlledBy(have, s.imported):
 		return fmt.Sprintf("namespace %s has a Service %s already; delete it, or import under another name", have.Namespace, have.Name), nil
 	}
