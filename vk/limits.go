@@ -65,11 +65,9 @@ const (
 	minLossPause    = time.Minute
 	maxLossPause    = 30 * time.Minute
 	lossesForgotten = time.Hour
-	// The node takes no new pods at all while maxClosedNamespaces are closed because they lose pods, or
-	// all that are offloaded where these are fewer. Its condition names maxClosedShown of them: a restart
+	// The node's condition names maxClosedShown of the namespaces that are closed because they lose pods: a restart
 	// of the agent opens the others.
-	maxClosedNamespaces = 3
-	maxClosedShown      = 32
+	maxClosedShown = 32
 
 	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of LossGrace, LossGraceTunnel
 	// and StartGrace in a Config: how long the node stays Ready after its provider is lost, while the tunnel

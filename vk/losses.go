@@ -159,17 +159,32 @@ func losingTaint() corev1.Taint {
 	return corev1.Taint{Key: api.TaintLosingPods, Value: "true", Effect: corev1.TaintEffectNoSchedule}
 }
 
-// isLosingPods reports whether the node takes no new pods at all: so many namespaces lose theirs that it is not the
-// doing of one, or all that are offloaded. n.mu is held.
-func (n *Node) isLosingPods(now time.Time) bool {
-	offloaded := 0
-	for _, s := range n.exported {
-		if !s.PodsStay {
-			offloaded++
+// isLosingPods reports whether the node takes no new pods at all: most of the offloaded namespaces are closed, and no
+// other has a pod at the provider that stays. So a tenant whose pods end by their own specs taints no node that others use,
+// however many namespaces it has. node is the node as it is in the API: until it is known which namespaces are
+// offloaded, that does not change. n.mu is held.
+func (n *Node) isLosingPods(node *corev1.Node, now time.Time) bool {
+	if !n.synced {
+		return node != nil && slices.Contains(node.Spec.Taints, losingTaint())
+	}
+	open, closed := map[string]bool{}, 0
+	for name, s := range n.exported {
+		switch {
+		case s.PodsStay:
+		case now.Before(n.losses.closed(name)):
+			closed++
+		default:
+			open[name] = true
 		}
 	}
-	closed := len(n.losses.allClosed(now))
-	return closed > 0 && closed >= min(offloaded, maxClosedNamespaces)
+	return closed > len(open) && !slices.ContainsFunc(n.localPods(), func(p *corev1.Pod) bool { return open[p.Namespace] && stays(p, now) })
+}
+
+// stays reports whether a pod has run at the provider for so long that its end would not count as a loss.
+func stays(p *corev1.Pod, now time.Time) bool {
+	c := podstatus.Condition(p.Status.Conditions, api.PodOffloaded)
+	return c != nil && c.Status == corev1.ConditionTrue && now.Sub(c.LastTransitionTime.Time) > youngPod &&
+		!podstatus.Terminal(p.Status.Phase) && p.DeletionTimestamp == nil
 }
 
 // lostPod counts a pod that the provider lost, and closes its namespace at one too many. Neither pods

@@ -2,6 +2,7 @@ package vk
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -196,6 +197,97 @@ func TestNamespaceThatLosesPodsHoldsNoPodsOfOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// offloadAll offloads namespaces by their names.
+func (h *home) offloadAll(names ...string) {
+	h.t.Helper()
+	var spaces []Namespace
+	for _, name := range names {
+		spaces = append(spaces, Namespace{Name: name, UID: "ns-of-" + name, Mapping: "Suffixed"})
+	}
+	h.offload(spaces...)
+}
+
+// A tenant with several namespaces can have its pods end by their own specs, too.
+func TestATenantOfSeveralNamespacesTaintsNoNodeOfOthers(t *testing.T) {
+	end := func(h *home) func(string) {
+		return func(uid string) {
+			h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded"})
+		}
+	}
+	tenants := []string{"evil-1", "evil-2", "evil-3"}
+	for name, tc := range map[string]struct {
+		others  []string
+		before  func(h *home)
+		tainted bool
+	}{
+		"others have a pod there that stays": {[]string{"bank"}, func(h *home) {
+			h.bind("bank-old", "bank-old", in("bank"))
+			h.after(youngPod + time.Minute)
+		}, false},
+		"others have none yet, and are as many": {[]string{"bank", "club", "dock"}, func(*home) {}, false},
+		"others had one, which ended": {[]string{"bank"}, func(h *home) {
+			h.bind("bank-old", "bank-old", in("bank"), func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+			h.after(youngPod + time.Minute)
+			h.remote.set("bank-old", corev1.PodStatus{Phase: corev1.PodSucceeded})
+		}, true},
+		"there are hardly any others": {[]string{"bank"}, func(*home) {}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				h.offloadAll(append(slices.Clone(tenants), tc.others...)...)
+				tc.before(h)
+				for _, space := range tenants {
+					h.churnIn(space, 0, maxLosses, end(h))
+				}
+				is, c := h.losing()
+				if is != tc.tainted || h.node.Status().Ready == tc.tainted || c.Status != corev1.ConditionTrue {
+					t.Errorf("the node is tainted %v, condition %+v; want tainted %v", is, c, tc.tainted)
+				}
+				h.wantRuns("evil-1", "evil-new", false)
+				h.wantRuns("bank", "bank-new", true)
+			})
+		})
+	}
+}
+
+// Until an agent that was restarted knows which namespaces are offloaded, the node stays as it was.
+func TestARestartTaintsNoNodeAndOpensNone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		offloaded []string
+		tainted   bool
+	}{
+		"one of several loses pods": {[]string{"shop", "bank", "club", "dock"}, false},
+		"the only one loses pods":   {[]string{"shop"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				h.offloadAll(tc.offloaded...)
+				h.churnIn("shop", 0, maxLosses, h.remote.lose)
+				want := func(when string) {
+					t.Helper()
+					if is, c := h.losing(); is != tc.tainted || c.Status != corev1.ConditionTrue {
+						t.Errorf("%s the node is tainted %v, condition %+v; want tainted %v", when, is, c, tc.tainted)
+					}
+				}
+				want("before the restart")
+				h.stop()
+				h.mu.Lock()
+				h.err = errors.New("the cache is not filled yet")
+				h.mu.Unlock()
+				h.start()
+				h.remote.connect(true)
+				h.after(repairInterval)
+				want("before the namespaces are known")
+				h.mu.Lock()
+				h.err = nil
+				h.mu.Unlock()
+				h.after(repairInterval)
+				want("afterwards")
+			})
+		})
+	}
 }
 
 // However many namespaces there are, nothing is replaced without end, whenever the agent is restarted.

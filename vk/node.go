@@ -58,7 +58,7 @@ func (n *Node) Status() Status {
 	losing, excess := n.losses.condition(now), n.excess.condition()
 	switch {
 	case c.Status != corev1.ConditionTrue:
-	case n.isLosingPods(now):
+	case n.isLosingPods(n.node, now):
 		c = losing
 		c.Status = corev1.ConditionFalse
 	case excess.Status == corev1.ConditionTrue:
@@ -500,7 +500,7 @@ func ownTaints(taints []corev1.Taint, losing bool) []corev1.Taint {
 func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
 	n.mu.Lock()
 	draining, wanted, dropped := n.draining, nodeLabels(n.cfg), slices.Clone(n.dropped)
-	losing := n.isLosingPods(time.Now())
+	losing := n.isLosingPods(node, time.Now())
 	n.mu.Unlock()
 	spec, labels := map[string]any{}, map[string]any{}
 	if taints := ownTaints(node.Spec.Taints, losing); !equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
