@@ -1,14 +1,21 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -61,5 +68,34 @@ func TestNoPeerFillsTheProblemsOfANode(t *testing.T) {
 	}
 	if last := got[len(got)-1]; !strings.HasPrefix(last, "and 36 more problems") {
 		t.Errorf("the last is %q", last)
+	}
+}
+
+// The problems of in-band relays come first, and the number of those that have no room stays.
+func TestAStatusSaysHowManyProblemsHaveNoRoom(t *testing.T) {
+	t.Parallel()
+	objects := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.FabricNode{}).
+		WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).Build()
+	status := reporting(51820)
+	for i := range maxProblems + 8 {
+		status.Problems = append(status.Problems, plan.Problem{Text: fmt.Sprint("problem ", i)})
+	}
+	relays := idleRelays(t)
+	relays.failed = map[netip.AddrPort]listenFailure{netip.MustParseAddrPort("10.0.0.1:7448"): {err: errors.New("address already in use")}}
+	n := &node{
+		cfg:    Config{Node: "a", Log: slog.New(slog.DiscardHandler)},
+		fabric: &reports{status: status}, inBand: relays, client: objects,
+		checks: checks{observe: func(preflight.Fabric) preflight.Observed { return preflight.Observed{} }},
+	}
+	var last v1alpha1.FabricNodeStatus
+	if err := n.writeStatus(t.Context(), &last, true); err != nil {
+		t.Fatal(err)
+	}
+	if len(last.Problems) != maxProblems || !strings.Contains(last.Problems[0], "cannot listen on TCP 10.0.0.1:7448") {
+		t.Errorf("%d problems, the first is %q", len(last.Problems), last.Problems[0])
+	}
+	// 31 are listed, of 40 and that of the relay.
+	if end := last.Problems[maxProblems-1]; !strings.HasPrefix(end, "and 10 more problems") {
+		t.Errorf("the last is %q", end)
 	}
 }

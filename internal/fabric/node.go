@@ -410,10 +410,13 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 		return err
 	}
 	observed := n.fabric.Status()
+	var problems []plan.Problem
+	for _, text := range n.inBand.Problems() {
+		problems = append(problems, plan.Problem{Text: text})
+	}
+	observed.Problems = append(problems, observed.Problems...)
 	status := NodeStatus(observed, own)
 	status.Relays = n.inBand.Listening()
-	status.Problems = slices.Concat(n.inBand.Problems(), status.Problems)
-	status.Problems = status.Problems[:min(len(status.Problems), maxProblems)]
 	status.Preflight = n.preflight(ctx, observed, own, time.Now())
 	if !force && equality.Semantic.DeepEqual(*last, status) {
 		return nil
