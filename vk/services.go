@@ -3,6 +3,7 @@ package vk
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -267,16 +268,19 @@ func (n *Node) syncService(ctx context.Context, key serviceKey) error {
 			continue
 		}
 		own := slices.DeleteFunc(slices.Clone(parts), func(s *discoveryv1.EndpointSlice) bool { return s.Labels[api.LabelManaged] == api.Manager })
-		ref, err := n.wantService(key.namespace, svc.Name, string(svc.UID), serviceObject(svc, own))
+		o := serviceObject(svc, own)
+		cut := fit(&o)
+		ref, err := n.wantService(key.namespace, svc.Name, string(svc.UID), o)
 		if err != nil {
 			return err
 		}
 		want[ref] = true
-		n.warnCut(ref, own)
+		n.warnCut(ref, own, len(o.Endpoints), cut)
 		n.warnUnknown(ref, svc.Annotations[api.AnnotationEndpoints])
 	}
 	for _, s := range n.ofSet(w, key.name) {
 		have[s.UID] = true
+		fit(&s.ServiceObject)
 		ref, err := n.wantService(key.namespace, s.Name, s.UID, s.ServiceObject)
 		if err != nil {
 			return err
@@ -462,8 +466,23 @@ func serviceReference(ref peering.ObjectRef) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID)}
 }
 
+// fit leaves out the last endpoints of a Service that is larger than an object may be, as with many ports or long
+// names, and reports whether it did.
+func fit(o *peering.ServiceObject) (cut bool) {
+	for len(o.Endpoints) > 0 {
+		data, err := json.Marshal(o)
+		if err != nil || len(data) <= maxObjectBytes {
+			return cut // the caller reports the error
+		}
+		// All endpoints of a Service have about the same size.
+		keep := min(len(o.Endpoints)*maxObjectBytes/len(data), len(o.Endpoints)-1)
+		o.Endpoints, cut = o.Endpoints[:keep], true
+	}
+	return cut
+}
+
 // warnCut records an event on a Service that has more endpoints than are sent, once until that changes.
-func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice) {
+func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice, sent int, large bool) {
 	total := 0
 	for _, s := range list {
 		total += len(s.Endpoints)
@@ -472,14 +491,14 @@ func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice)
 	st := n.objects[ref]
 	may := false
 	if st != nil {
-		cut := total > peering.MaxServiceEndpoints
+		cut := large || total > peering.MaxServiceEndpoints
 		may = cut && !st.cut && st.writes.event(time.Now(), n.share)
 		st.cut = cut
 	}
 	n.mu.Unlock()
 	if may {
 		n.recorder.Event(serviceReference(ref), corev1.EventTypeWarning, "TooManyEndpoints",
-			fmt.Sprintf("%d of its %d endpoints cross to the provider of %s, as many as may", peering.MaxServiceEndpoints, total, n.cfg.Name))
+			fmt.Sprintf("%d of its %d endpoints cross to the provider of %s, as many as may", sent, total, n.cfg.Name))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -246,6 +247,53 @@ func TestServicesOfAClusterSetCross(t *testing.T) {
 			t.Fatal(err)
 		}
 		wants("one that is exported no longer", map[string]int{})
+	})
+}
+
+// A Service with fewer endpoints than may cross, and more bytes, crosses with those that fit.
+func TestALargeServiceCrossesWithTheEndpointsThatFit(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.offload(Namespace{Name: "shop", UID: "ns-1", Mapping: "Suffixed"})
+		svc := service("web", "1", func(s *corev1.Service) { s.Spec.Ports = nil })
+		var ports []discoveryv1.EndpointPort
+		for i := range 20 {
+			name, number := fmt.Sprintf("port-number-%d", i), int32(8000+i)
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number})
+			ports = append(ports, discoveryv1.EndpointPort{Name: &name, Port: &number})
+		}
+		if _, err := h.client.CoreV1().Services("shop").Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 40 {
+			var addresses []string
+			for j := range 100 {
+				addresses = append(addresses, fmt.Sprintf("10.1.%d.%d", i, j))
+			}
+			s := slice(fmt.Sprint("web-", i), "web", addresses...)
+			s.Ports = ports
+			if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.second()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		var sent peering.ServiceObject
+		h.remote.locked(func() {
+			for ref, o := range h.remote.held {
+				if ref.Kind == peering.KindService {
+					if err := json.Unmarshal(o.JSON, &sent); err != nil || len(o.JSON) > maxObjectBytes || len(o.JSON) < maxObjectBytes*9/10 {
+						t.Errorf("%d bytes cross (%v), want nearly %d", len(o.JSON), err, maxObjectBytes)
+					}
+				}
+			}
+		})
+		if m, want := h.event("TooManyEndpoints"), fmt.Sprintf("%d of its 4000 endpoints cross", len(sent.Endpoints)); len(sent.Endpoints) == 0 || !strings.Contains(m, want) {
+			t.Errorf("%d endpoints cross, and the event says %q, want %q", len(sent.Endpoints), m, want)
+		}
+		if !h.node.ServicesDeclared() {
+			t.Error("the Services of the namespace count as not declared")
+		}
 	})
 }
 
