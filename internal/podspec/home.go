@@ -82,6 +82,9 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	EphemeralToClaims(pod.Name, s)
 	gone, notes := dropTokens(s, asksHomeAPI(pod.Annotations))
 	t.Notes = append(t.Notes, notes...)
+	if len(gone) > 0 {
+		t.Notes = append(t.Notes, accountNotes(&pod.Spec)...)
+	}
 	EachContainer(s, func(_ string, c *corev1.Container) {
 		c.VolumeMounts = deleteIf(c.VolumeMounts, func(m *corev1.VolumeMount) bool { return gone[m.Name] })
 		for i := range c.Env {
@@ -193,6 +196,16 @@ func dropTokens(s *corev1.PodSpec, homeAPI bool) (gone map[string]bool, notes []
 		}
 	}
 	return gone, notes
+}
+
+// accountNotes notes that a pod is without the token of a ServiceAccount that was chosen for it: it probably calls the
+// API server. Most pods of the default one never do, and get no note.
+func accountNotes(s *corev1.PodSpec) []string {
+	if s.ServiceAccountName == "" || s.ServiceAccountName == "default" {
+		return nil
+	}
+	return []string{fmt.Sprintf("the pod has no token of ServiceAccount %s, as credentials of this cluster do not cross: if it calls this cluster's API, "+
+		"let its NamespaceOffloading have homeAPI %s and annotate it with %s: \"true\", or keep it at home", s.ServiceAccountName, api.HomeAPIAllowed, api.AnnotationHomeAPI)}
 }
 
 // podIPNotes notes an invalid value of the annotation about a pod's addresses.

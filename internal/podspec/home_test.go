@@ -561,6 +561,31 @@ func TestATokenInAnOrdinaryVolumeIsDroppedWithANote(t *testing.T) {
 	}
 }
 
+// A ServiceAccount that was chosen for a pod says that it calls the API server.
+func TestATokenOfAChosenServiceAccountIsDroppedWithANote(t *testing.T) {
+	for _, tt := range []struct {
+		account, annotation string
+		notes               int
+	}{{"", "", 0}, {"default", "", 0}, {"operator", "", 1}, {"operator", "true", 0}} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: tt.account, Volumes: []corev1.Volume{{
+			Name: tokenVolumePrefix + "x", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+			}},
+		}}}}
+		if tt.annotation != "" {
+			pod.Annotations = map[string]string{api.AnnotationHomeAPI: tt.annotation}
+		}
+		got, refusal := Leave(pod)
+		if refusal != nil || len(got.Notes) != tt.notes || tt.notes == 1 && !strings.Contains(got.Notes[0], "ServiceAccount operator") {
+			t.Errorf("%+v: notes %q, refusal %v", tt, got.Notes, refusal)
+		}
+	}
+	withoutToken := &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: "operator"}}
+	if got, refusal := Leave(withoutToken); refusal != nil || len(got.Notes) > 0 {
+		t.Errorf("a pod without a token: notes %q, refusal %v", got.Notes, refusal)
+	}
+}
+
 // Whatever a pod is like, its translation carries no identity and is the same
 // each time.
 func FuzzTranslate(f *testing.F) {
