@@ -42,7 +42,7 @@ func Send(ctx context.Context, cfg Config) error {
 		err := s.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // ctx ended
 		case errors.Is(err, errDiffers):
 			return err
 		}
