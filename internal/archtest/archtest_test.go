@@ -137,6 +137,7 @@ var rules = []rule{
 	{packages: "internal/recent", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/paced", ours: []string{"api/...", "peering/...", "internal/budget", "internal/turns"}, outside: []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/podprefixes", ours: []string{"api/...", "internal/cidr", "internal/kube"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/yaml"}},
 	{packages: "internal/pages", outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/servingcert", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
