@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/internal/market"
 )
 
-// Pod reduces the pods in a cache to what is read of them: what they use and where, whether they wait for a virtual
-// node or for a node behind it, and their controllers. A cache has all pods of the cluster, and a peer influences
+// Pod reduces the pods in a cache to what is read of them: what they use and where, their addresses, whether they
+// wait for a virtual node or for a node behind it, and their controllers. A cache has all pods of the cluster, and a peer influences
 // how large the pods that run for it are: a few bytes of text can take a hundred times as much memory.
 func Pod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
@@ -28,8 +28,8 @@ func Pod(o any) (any, error) {
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Generation: p.Generation,
 			CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, Labels: ownKeys(p.Labels),
 		},
-		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName},
-		Status: corev1.PodStatus{Phase: p.Status.Phase},
+		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status: corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs},
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +44,7 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 			{Name: "init", Resources: corev1.ResourceRequirements{Requests: amount()}},
 		}
 		p.Spec.Containers[0].Name = "main"
+		p.Spec.HostNetwork, p.Status.PodIPs = r.IntN(2) == 0, []corev1.PodIP{{IP: "10.0.0.9"}, {IP: "fd00::9"}}
 		if r.IntN(2) == 0 {
 			p.Spec.Overhead = amount()
 		}
@@ -64,7 +66,8 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 		}}}
 		slim := slimmed(t, p.DeepCopy())
 		if !equality.Semantic.DeepEqual(market.Requests(&p), market.Requests(slim)) || slim.Spec.NodeName != p.Spec.NodeName ||
-			market.OffloadedBy(slim) != market.OffloadedBy(&p) || slim.Status.Phase != p.Status.Phase {
+			market.OffloadedBy(slim) != market.OffloadedBy(&p) || slim.Status.Phase != p.Status.Phase ||
+			slim.Spec.HostNetwork != p.Spec.HostNetwork || !slices.Equal(slim.Status.PodIPs, p.Status.PodIPs) {
 			t.Errorf("seed %d: it takes %v of %s, want %v of %s", seed, market.Requests(slim), slim.Spec.NodeName, market.Requests(&p), p.Spec.NodeName)
 		}
 		// By it pods are known that wait for a virtual node.
