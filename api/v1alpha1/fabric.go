@@ -69,6 +69,16 @@ type FabricNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	AnnouncedPodCIDRs []string `json:"announcedPodCIDRs,omitempty"`
+	// clusterPodCIDRs is the prefixes of all pods of this cluster, as other clusters know them: the node looks for
+	// its pods in them.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	ClusterPodCIDRs []string `json:"clusterPodCIDRs,omitempty"`
+	// clusterPodCIDRSources is where these were learnt: cluster.podCIDRs of the chart's values, or else the
+	// objects of the network plugin, of kubeadm and of Nodes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	ClusterPodCIDRSources []string `json:"clusterPodCIDRSources,omitempty"`
 	// serviceCIDRs is the prefixes of this cluster's Services, as far as they are known: those
 	// of its ServiceCIDR objects, and what was configured.
 	// +optional

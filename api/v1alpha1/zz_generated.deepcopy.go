@@ -709,6 +709,16 @@ func (in *FabricNodeSpec) DeepCopyInto(out *FabricNodeSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.ClusterPodCIDRs != nil {
+		in, out := &in.ClusterPodCIDRs, &out.ClusterPodCIDRs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.ClusterPodCIDRSources != nil {
+		in, out := &in.ClusterPodCIDRSources, &out.ClusterPodCIDRSources
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.ServiceCIDRs != nil {
 		in, out := &in.ServiceCIDRs, &out.ServiceCIDRs
 		*out = make([]string, len(*in))

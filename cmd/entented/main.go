@@ -256,7 +256,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
 	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services (default: as the agent's own pod resolves them)")
 	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that resolves names of their homes for pods of consumers (default: none, this cluster's own DNS responds)")
-	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: those of the nodes)")
+	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: those of the nodes, and what is learnt from the network plugin and kubeadm)")
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "the prefix from which aliases for peers' prefixes are taken; repeat for several")
 	flags.StringArrayVar(&o.hosts, "external-hosts", nil, "a prefix in which hosts that are not pods may be exported to peers by ExternalHosts; a node only if its address is given alone; repeat for several (default: none)")

@@ -173,10 +173,11 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	if err != nil {
 		return err
 	}
+	reserved := servicePrefixes(own.ServiceCIDRs, a.direct, a.log)
 	a.states = &controller.States{
 		Exchange: keys,
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, KeyShare: a.keyShare, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: reserved, Learn: a.learnPods(reserved), Aggregate: plan.Aggregate, KeyShare: a.keyShare, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Offering:       func(peer peering.ClusterID) peering.Offering { return a.provider.Offering(peer) },
 		Capabilities:   func(peer peering.ClusterID) []string { return a.thirds.capabilities(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
@@ -222,7 +223,7 @@ func (a *agent) reconcileGateways(context.Context) error {
 		Services: gateways.Services{
 			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
 		},
-		Direct: a.cfg.Direct, Pods: a.directPods,
+		Direct: a.cfg.Direct, Pods: a.directPods, ClusterPods: a.clusterPods,
 		Reserved: a.states.Reserved, Namespace: a.cfg.Namespace, Silent: a.wakePeers, Now: time.Now,
 	}
 	return a.gateways.SetupWithManager(a.mgr)

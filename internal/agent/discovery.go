@@ -25,7 +25,12 @@ import (
 // discovery builds the checks of which addresses may be dialled, and the browsing of domains.
 func (a *agent) discovery(context.Context) error {
 	a.own = &lastKnown[[]netip.Prefix]{now: time.Now, log: a.log, what: "which addresses no other cluster may name", ask: func(ctx context.Context) ([]netip.Prefix, error) {
-		return ownRanges(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
+		own, err := ownRanges(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
+		if err != nil {
+			return nil, err
+		}
+		pods, _, err := a.states.Prefixes(ctx) // also those that are learnt
+		return append(own, pods...), err
 	}}
 	a.found, a.foundChanged = &browse.Domains{Now: time.Now, Log: a.log, Dialable: a.dialable}, notify.New()
 	return nil

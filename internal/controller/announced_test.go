@@ -254,3 +254,43 @@ func TestStateHoldsThePrefixesOfManyNodes(t *testing.T) {
 		}
 	}
 }
+
+// What is learnt is announced besides the prefixes of nodes, and many of one do not widen the other.
+func TestLearntPrefixesAreAnnouncedBesidesThoseOfNodes(t *testing.T) {
+	t.Parallel()
+	objects := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "office.entente.dev", Labels: map[string]string{v1alpha1.LabelVirtualNode: "true"}}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.99.0.0/24"}}}}
+	for i := range 40 {
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Spec: corev1.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", 16*(i%16)+i/16)}}})
+	}
+	var learnt LearntPods
+	var fails error
+	s := &States{Client: peertest.Client(t, objects...), Aggregate: plan.Aggregate, Learn: func(context.Context) (LearntPods, error) { return learnt, fails }}
+	for name, tc := range map[string]struct {
+		learnt []netip.Prefix
+		want   func(out []netip.Prefix) bool
+	}{
+		"nothing":               {nil, func(out []netip.Prefix) bool { return len(out) == 16 }},
+		"a pool elsewhere":      {[]netip.Prefix{prefix("192.168.0.0/16")}, func(out []netip.Prefix) bool { return len(out) <= 16 && slices.Contains(out, prefix("192.168.0.0/16")) }},
+		"one with all of nodes": {[]netip.Prefix{prefix("10.244.0.0/16")}, func(out []netip.Prefix) bool { return slices.Equal(out, []netip.Prefix{prefix("10.244.0.0/16")}) }},
+	} {
+		learnt = LearntPods{Prefixes: tc.learnt, Sources: []string{"a"}, LeftOut: []string{"b"}}
+		got, err := s.PodPrefixes(t.Context())
+		if err != nil || got.Omitted != 0 || !tc.want(got.Prefixes) || len(got.Sources) != 1 || len(got.LeftOut) != 1 {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		for i := range 40 {
+			own := prefix(fmt.Sprintf("10.244.%d.0/24", 16*(i%16)+i/16))
+			if !slices.ContainsFunc(got.Prefixes, func(p netip.Prefix) bool { return p.Overlaps(own) && p.Bits() <= own.Bits() }) {
+				t.Errorf("%s: %v is not announced", name, own)
+			}
+		}
+	}
+	fails = errors.New("no response yet")
+	if _, err := s.PodPrefixes(t.Context()); !errors.Is(err, fails) {
+		t.Errorf("before the cluster is known: %v", err)
+	}
+	s.PodCIDRs = []netip.Prefix{prefix("10.7.0.0/16")}
+	if got, err := s.PodPrefixes(t.Context()); err != nil || !slices.Equal(got.Prefixes, s.PodCIDRs) || !slices.Equal(got.Sources, []string{FromValues}) {
+		t.Errorf("with the value set: %+v, %v", got, err)
+	}
+}

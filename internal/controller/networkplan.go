@@ -30,10 +30,11 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
 		Pool: r.AliasPool, Have: stored.Allocation(fc.Status.Aliases, fc.Status.AliasBlocks), Now: r.Now(),
 	}}
-	var err error
-	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
+	pods, err := r.States.PodPrefixes(ctx)
+	if err != nil {
 		return peering.NetworkPlan{}, err
 	}
+	in.local, in.omitted, in.learnt = pods.Prefixes, pods.Omitted, learntText(pods)
 	if in.aliases.Taken, in.aliases.Avoid, err = r.taken(ctx, in.local); err != nil {
 		return peering.NetworkPlan{}, err
 	}
@@ -93,6 +94,8 @@ type networkInput struct {
 	// local is this cluster's prefixes without omitted ones.
 	local   []netip.Prefix
 	omitted int
+	// learnt says where they were learnt, and what is not one of them.
+	learnt []string
 	// outside says that pods have addresses outside of these prefixes; empty if that is not known.
 	outside string
 	nodes   []v1alpha1.FabricNode
@@ -136,11 +139,12 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	}
 	out.Local = plannedLocal(in, fc)
 	if len(in.local) == 0 {
-		out.Refused = append(out.Refused, "this cluster has no pod prefixes, as its nodes have no spec.podCIDRs: set cluster.podCIDRs in the chart's values")
+		out.Refused = append(out.Refused, "this cluster has no pod prefixes, as its nodes have no spec.podCIDRs, and neither its network plugin nor kubeadm says any: set cluster.podCIDRs in the chart's values")
 	}
 	if in.omitted > 0 {
 		out.Warnings = append(out.Warnings, beyondPrefixes(in.omitted))
 	}
+	out.Warnings = append(out.Warnings, in.learnt...)
 	if in.outside != "" {
 		out.Warnings = append(out.Warnings, in.outside)
 	}
@@ -160,6 +164,15 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		out.Warnings = append(out.Warnings, warning)
 	}
 	return out
+}
+
+// learntText says where this cluster's prefixes were learnt, unless spec.podCIDRs of Nodes say it all, and which others
+// are left out.
+func learntText(pods PodPrefixes) (out []string) {
+	if len(pods.Sources) > 1 || len(pods.Sources) == 1 && pods.Sources[0] != FromNodes {
+		out = append(out, "the prefixes of this cluster are by "+strings.Join(pods.Sources, ", "))
+	}
+	return append(out, pods.LeftOut...)
 }
 
 // plannedLocal returns the aliases that the peer uses for this cluster's prefixes.

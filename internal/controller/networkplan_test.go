@@ -261,7 +261,7 @@ func TestPodsOutsidePrefixesAreFoundByTheAgentsOwn(t *testing.T) {
 		"it has the address of a node": {own: "192.0.2.7"},
 	} {
 		got := gateways.PodsOutside(netip.MustParseAddr(tc.own), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []v1alpha1.FabricNode{node})
-		if (got != "") != tc.want || tc.want && !strings.Contains(got, "at 10.0.3.4, are outside of its pod prefixes 10.244.0.0/16") {
+		if (got != "") != tc.want || tc.want && !strings.Contains(got, "at 10.0.3.4, are outside of its pod prefixes (10.244.0.0/16)") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases/stored"
+	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/presharedkeys"
@@ -36,8 +37,10 @@ type States struct {
 	Self peering.ClusterID
 	// Endpoints is where this cluster's peer API can be dialled, best first.
 	Endpoints func() []string
-	// PodCIDRs overrides the prefixes in spec.podCIDRs of nodes.
+	// PodCIDRs overrides the prefixes in spec.podCIDRs of nodes, and what is learnt.
 	PodCIDRs []netip.Prefix
+	// Learn returns the prefixes of pods besides spec.podCIDRs of nodes. Nil means that there are none.
+	Learn func(context.Context) (LearntPods, error)
 	// Reserved returns the prefixes of Services, which no pods have.
 	Reserved Reserved
 	// Aggregate returns at most the given number of prefixes that contain all of prefixes and none of avoid, and
@@ -253,32 +256,89 @@ func (r Reserved) now(ctx context.Context) ([]netip.Prefix, error) {
 	return r(ctx)
 }
 
+// FromNodes is the source of prefixes that are spec.podCIDRs of nodes, and FromValues of those that are configured.
+const (
+	FromNodes  = "spec.podCIDRs of Nodes"
+	FromValues = "cluster.podCIDRs"
+)
+
+// LearntPods is where pods have their addresses besides spec.podCIDRs of nodes, as the cluster itself shows.
+type LearntPods struct {
+	Prefixes []netip.Prefix
+	// Sources is where they, and those of nodes, were learnt, in words.
+	Sources []string
+	// LeftOut says which other prefixes do not count, and why.
+	LeftOut []string
+}
+
+// PodPrefixes is this cluster's pod prefixes as it announces them to peers.
+type PodPrefixes struct {
+	// Prefixes is sorted.
+	Prefixes []netip.Prefix
+	// Omitted is how many prefixes are left out because there are too many.
+	Omitted int
+	// Sources and LeftOut are as in LearntPods.
+	Sources, LeftOut []string
+}
+
 // Prefixes returns this cluster's pod prefixes as it announces them to peers, sorted, and how many of the nodes'
 // prefixes are left out because there are too many.
 func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, err error) {
+	p, err := s.PodPrefixes(ctx)
+	return p.Prefixes, p.Omitted, err
+}
+
+// PodPrefixes returns this cluster's pod prefixes: those that are configured, or else those of its nodes, which a new
+// node has at once, and what is learnt.
+func (s *States) PodPrefixes(ctx context.Context) (out PodPrefixes, err error) {
 	avoid, err := s.Reserved.now(ctx)
 	if err != nil {
-		return nil, 0, err
+		return PodPrefixes{}, err
 	}
 	if len(s.PodCIDRs) > 0 {
-		out, left = s.Aggregate(s.PodCIDRs, peering.MaxPrefixes, avoid)
-		return out, left, nil
+		out.Prefixes, out.Omitted = s.Aggregate(s.PodCIDRs, peering.MaxPrefixes, avoid)
+		out.Sources = []string{FromValues}
+		return out, nil
 	}
 	var nodes corev1.NodeList
 	// The list is only read, every few seconds.
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, 0, fmt.Errorf("list nodes: %w", err)
+		return PodPrefixes{}, fmt.Errorf("list nodes: %w", err)
 	}
 	avoid = slices.Clone(avoid)
+	var own []netip.Prefix
 	for i := range nodes.Items {
 		if nodes.Items[i].Labels[v1alpha1.LabelVirtualNode] != "" {
 			continue
 		}
 		avoid = append(avoid, nodeAddresses(&nodes.Items[i])...)
-		out = append(out, kube.Prefixes(nodes.Items[i].Spec.PodCIDRs)...)
+		own = append(own, kube.Prefixes(nodes.Items[i].Spec.PodCIDRs)...)
 	}
-	out, left = s.Aggregate(out, peering.MaxPrefixes, avoid)
-	return out, left, nil
+	var learnt LearntPods
+	if s.Learn != nil {
+		if learnt, err = s.Learn(ctx); err != nil {
+			return PodPrefixes{}, err
+		}
+	}
+	out.Sources, out.LeftOut = learnt.Sources, learnt.LeftOut
+	out.Prefixes, out.Omitted = s.joined(learnt.Prefixes, own, avoid)
+	return out, nil
+}
+
+// joined returns as many prefixes as a message has room for: those that were learnt, and those of nodes outside of
+// them. Many of one do not widen the other.
+func (s *States) joined(learnt, own, avoid []netip.Prefix) ([]netip.Prefix, int) {
+	if len(learnt) == 0 {
+		return s.Aggregate(own, peering.MaxPrefixes, avoid)
+	}
+	most := peering.MaxPrefixes
+	if len(own) > 0 {
+		most /= 2
+	}
+	pools, left := s.Aggregate(learnt, most, avoid)
+	own = slices.DeleteFunc(own, func(p netip.Prefix) bool { return cidr.Of(pools...).Covers(p) })
+	nodes, more := s.Aggregate(own, peering.MaxPrefixes-len(pools), avoid)
+	return cidr.Of(slices.Concat(pools, nodes)...), left + more
 }
 
 // nodeAddresses returns the addresses of a node.

@@ -22,7 +22,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 		return nil, "waiting for the peer to name its gateways: its fabric is not up yet, or its agent has not connected since the contract was signed"
 	}
 	if len(local) == 0 || len(network.Prefixes) == 0 {
-		return nil, "a side has no pod prefixes: set cluster.podCIDRs in the chart's values there, as nodes have no spec.podCIDRs"
+		return nil, "a side has no pod prefixes: set cluster.podCIDRs in the chart's values there, as neither nodes' spec.podCIDRs nor its network plugin say any"
 	}
 	spec := &v1alpha1.TunnelSpec{ForeignCluster: fc.Name, PeerID: fc.Spec.ClusterID, Gateways: network.Gateways, Nodes: network.Nodes}
 	some := false

@@ -310,6 +310,7 @@ func matters(before, after any) bool {
 	case *v1alpha1.FabricNode:
 		was, is := before.(*v1alpha1.FabricNode), after
 		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.AnnouncedPodCIDRs, is.Spec.AnnouncedPodCIDRs) ||
+			!slices.Equal(was.Spec.ClusterPodCIDRs, is.Spec.ClusterPodCIDRs) ||
 			was.Status.PublicKey != is.Status.PublicKey || was.Status.NextPublicKey != is.Status.NextPublicKey ||
 			was.Annotations[v1alpha1.AnnotationRotateKey] != is.Annotations[v1alpha1.AnnotationRotateKey] ||
 			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)

@@ -84,6 +84,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
 			desired.ClusterID, desired.Announced = nodes[i].Spec.ClusterID, kube.Prefixes(nodes[i].Spec.AnnouncedPodCIDRs)
+			desired.Pods = append(desired.Pods, kube.Prefixes(nodes[i].Spec.ClusterPodCIDRs)...)
 		}
 	}
 	if desired.ClusterID == "" || (len(known.Gateways) == 0 && len(tunnels) > 0) {

@@ -403,3 +403,26 @@ func TestANodeThatIsNotAnnouncedProbesNoPeer(t *testing.T) {
 		}
 	}
 }
+
+// Where pods may be is what the agent wrote, besides what is configured, without any peer and after a restart.
+func TestNodesLookForPodsInThePrefixesOfTheCluster(t *testing.T) {
+	n := v1alpha1.FabricNode{}
+	n.Name, n.Spec.ClusterID, n.Spec.ClusterPodCIDRs, n.Spec.ClusterPodCIDRSources = "n1", "home", []string{"10.1.0.0/16", "nonsense"}, []string{"IPPools of Calico"}
+	cfg := Config{Node: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}}
+	want := []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16"), netip.MustParsePrefix("10.1.0.0/16")}
+	saved := newSavedPlan(time.Now(), &corev1.Node{}, []v1alpha1.FabricNode{n}, nil, Known{})
+	for what, nodes := range map[string][]v1alpha1.FabricNode{"as read": {n}, "as saved": saved.FabricNodes} {
+		if d := Desired(cfg, nil, nodes, nil, Known{}, time.Now()); d == nil || !slices.Equal(d.Pods, want) {
+			t.Errorf("%s: %+v", what, d)
+		}
+	}
+	f := preflightOf(cfg, tunnel.Status{}, &corev1.Node{}, []v1alpha1.FabricNode{n}, nil)
+	if !slices.Contains(f.Pods, want[1]) || len(f.PodSources) != 1 {
+		t.Errorf("the node checks itself with %v by %q", f.Pods, f.PodSources)
+	}
+	changed := n.DeepCopy()
+	changed.Spec.ClusterPodCIDRs = nil
+	if !matters(&n, changed) {
+		t.Error("a change of the prefixes does not matter")
+	}
+}

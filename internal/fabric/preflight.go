@@ -73,6 +73,7 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
 			f.Services = slices.Concat(f.Services, kube.Prefixes(nodes[i].Spec.ServiceCIDRs))
+			f.Pods, f.PodSources = append(f.Pods, kube.Prefixes(nodes[i].Spec.ClusterPodCIDRs)...), nodes[i].Spec.ClusterPodCIDRSources
 		}
 		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
 	}

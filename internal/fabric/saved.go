@@ -161,6 +161,7 @@ func newSavedPlan(confirmed time.Time, own *corev1.Node, nodes []v1alpha1.Fabric
 		n := &nodes[i]
 		kept := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
 		kept.Spec.ClusterID, kept.Spec.Gateway, kept.Spec.AnnouncedPodCIDRs = n.Spec.ClusterID, n.Spec.Gateway, n.Spec.AnnouncedPodCIDRs
+		kept.Spec.ClusterPodCIDRs = n.Spec.ClusterPodCIDRs
 		kept.Status.PublicKey, kept.Status.NextPublicKey = n.Status.PublicKey, n.Status.NextPublicKey
 		kept.Status.Endpoints, kept.Status.PodCIDRs = n.Status.Endpoints, n.Status.PodCIDRs
 		s.FabricNodes = append(s.FabricNodes, kept)

@@ -26,6 +26,8 @@ const (
 	// maxServices is how many gateways have a Service of their own: each can cost a load
 	// balancer. It is also the limit for gateways that are not labelled.
 	maxServices = 16
+	// maxPodSources is how many sources of the prefixes of pods a FabricNode has, as in the custom resource.
+	maxPodSources = 8
 	// maxServiceCIDRs is how many prefixes of Services a FabricNode has, as in the custom resource.
 	maxServiceCIDRs = 64
 	// maxProblems is how many problems with endpoints a FabricNode lists, as in the custom

@@ -61,6 +61,10 @@ func PodsOutside(own netip.Addr, local []netip.Prefix, nodes []v1alpha1.FabricNo
 	for _, p := range local {
 		texts = append(texts, p.String())
 	}
-	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes %s, so no peer reaches them: set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses",
-		own, Some(texts))
+	known := Some(texts)
+	if len(nodes) > 0 && len(nodes[0].Spec.ClusterPodCIDRSources) > 0 {
+		known += ", by " + Some(slices.Clone(nodes[0].Spec.ClusterPodCIDRSources))
+	}
+	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes (%s), so no peer reaches them: set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses",
+		own, known)
 }

@@ -44,6 +44,9 @@ type Reconciler struct {
 	// Pods returns the prefixes of pods to announce to other clusters for each of some nodes, by
 	// name, from those that the nodes have. Nil announces none.
 	Pods func(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error)
+	// ClusterPods returns the prefixes of all pods of this cluster, and where they were learnt, which nodes need
+	// to find their pods. Nil means none.
+	ClusterPods func(context.Context) (prefixes []netip.Prefix, sources []string, err error)
 	// Reserved returns the prefixes of Services, which nodes check for overlaps with aliases. Nil
 	// means none.
 	Reserved func(context.Context) ([]netip.Prefix, error)
@@ -114,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if services == nil {
 		return reconcile.Result{}, unserved
 	}
-	serviceCIDRs, omitted, err := r.serviceCIDRs(ctx)
+	common, omitted, err := r.common(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -132,7 +135,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for i, m := range machines {
 		n, before := m.fabric, m.fabric.DeepCopy()
 		nodes = append(nodes, n)
-		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), ServiceCIDRs: serviceCIDRs, Gateway: i < len(gateways), AnnouncedPodCIDRs: pods[n.Name]}
+		n.Spec = specOf(common, i < len(gateways), pods[n.Name])
 		var problems []string
 		if n.Spec.Gateway {
 			gateways[i].service = services[n.Name]
@@ -242,6 +245,29 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 		unannounced[name] = []string{noRoomForNode(others)}
 	}
 	return pods, unannounced, nil
+}
+
+// common returns what the spec of each FabricNode has: this cluster's ID, and the prefixes of its Services and pods.
+// omitted is how many prefixes of Services are left out.
+func (r *Reconciler) common(ctx context.Context) (spec *v1alpha1.FabricNodeSpec, omitted int, err error) {
+	spec = &v1alpha1.FabricNodeSpec{ClusterID: string(r.Self)}
+	if spec.ServiceCIDRs, omitted, err = r.serviceCIDRs(ctx); err != nil || r.ClusterPods == nil {
+		return spec, omitted, err
+	}
+	prefixes, sources, err := r.ClusterPods(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	spec.ClusterPodCIDRs = wire.Texts(prefixes[:min(len(prefixes), peering.MaxPrefixes)])
+	spec.ClusterPodCIDRSources = sources[:min(len(sources), maxPodSources)]
+	return spec, omitted, nil
+}
+
+// specOf returns the spec of one FabricNode, from what all have.
+func specOf(common *v1alpha1.FabricNodeSpec, gateway bool, pods []string) v1alpha1.FabricNodeSpec {
+	spec := common.DeepCopy()
+	spec.Gateway, spec.AnnouncedPodCIDRs = gateway, pods
+	return *spec
 }
 
 // serviceCIDRs returns the prefixes of Services for the FabricNodes, and how many are left out.

@@ -64,6 +64,28 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	look(time.Second, 2, "it is heard of again")
 }
 
+// All FabricNodes have the prefixes of this cluster's pods, and where these were learnt.
+func TestFabricNodesListPodPrefixes(t *testing.T) {
+	t.Parallel()
+	c := peertest.Client(t, &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	refused := error(nil)
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, ClusterPods: func(context.Context) ([]netip.Prefix, []string, error) {
+		return []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, slices.Repeat([]string{"IPPools of Calico"}, 9), refused
+	}}
+	for _, refused = range []error{nil, errors.New("no API server")} {
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); !errors.Is(err, refused) {
+			t.Fatal(err)
+		}
+		var n v1alpha1.FabricNode
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "n1"}, &n); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(n.Spec.ClusterPodCIDRs, []string{"10.1.0.0/16"}) || len(n.Spec.ClusterPodCIDRSources) != maxPodSources {
+			t.Errorf("with error %v the spec is %+v", refused, n.Spec)
+		}
+	}
+}
+
 // All FabricNodes have the prefixes of Services, those of gateways and others.
 func TestFabricNodesListServicePrefixes(t *testing.T) {
 	t.Parallel()

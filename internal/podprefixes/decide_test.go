@@ -137,7 +137,9 @@ func TestDecisionsAreSafeAndStable(t *testing.T) {
 }
 
 func random(r *rand.Rand) Input {
-	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{10, byte(r.IntN(4)), byte(r.IntN(4)), byte(r.IntN(250))}) }
+	addr := func() netip.Addr {
+		return netip.AddrFrom4([4]byte{10, byte(r.IntN(4)), byte(r.IntN(4)), byte(r.IntN(250))})
+	}
 	prefix := func() netip.Prefix { return netip.PrefixFrom(addr(), 12+r.IntN(20)).Masked() }
 	var in Input
 	for _, name := range []string{"n1", "n2", "n3"} {

@@ -72,13 +72,13 @@ func TestConfigurationsAreRead(t *testing.T) {
 		elsewhere bool
 		problem   string
 	}{
-		"kubeadm's": {kubeadm("apiServer: {}\nkind: ClusterConfiguration\nnetworking:\n  dnsDomain: cluster.local\n  podSubnet: 10.244.0.0/16\n  serviceSubnet: 10.96.0.0/12\n"), prefixes("10.244.0.0/16"), false, ""},
-		"kubeadm's with both families":  {kubeadm("networking: {podSubnet: '10.244.0.0/16,fd00:10:244::/56'}"), prefixes("10.244.0.0/16", "fd00:10:244::/56"), false, ""},
-		"kubeadm's without podSubnet":   {kubeadm("networking: {}"), nil, false, ""},
-		"kubeadm's that is empty":       {kubeadm(""), nil, false, ""},
-		"kubeadm's with a list":         {kubeadm("networking: {podSubnet: [10.244.0.0/16]}"), nil, false, "ClusterConfiguration is not YAML with networking.podSubnet"},
-		"kubeadm's that is not YAML":    {kubeadm("\x00{{{"), nil, false, "ClusterConfiguration is not YAML"},
-		"kubeadm's that is too long":    {kubeadm("networking: {podSubnet: 10.244.0.0/16}\n#" + strings.Repeat("x", maxText)), nil, false, "the limit is 65536"},
+		"kubeadm's":                    {kubeadm("apiServer: {}\nkind: ClusterConfiguration\nnetworking:\n  dnsDomain: cluster.local\n  podSubnet: 10.244.0.0/16\n  serviceSubnet: 10.96.0.0/12\n"), prefixes("10.244.0.0/16"), false, ""},
+		"kubeadm's with both families": {kubeadm("networking: {podSubnet: '10.244.0.0/16,fd00:10:244::/56'}"), prefixes("10.244.0.0/16", "fd00:10:244::/56"), false, ""},
+		"kubeadm's without podSubnet":  {kubeadm("networking: {}"), nil, false, ""},
+		"kubeadm's that is empty":      {kubeadm(""), nil, false, ""},
+		"kubeadm's with a list":        {kubeadm("networking: {podSubnet: [10.244.0.0/16]}"), nil, false, "ClusterConfiguration is not YAML with networking.podSubnet"},
+		"kubeadm's that is not YAML":   {kubeadm("\x00{{{"), nil, false, "ClusterConfiguration is not YAML"},
+		"kubeadm's that is too long":   {kubeadm("networking: {podSubnet: 10.244.0.0/16}\n#" + strings.Repeat("x", maxText)), nil, false, "the limit is 65536"},
 		"kubeadm's that grows when read": {kubeadm("a: &a [" + strings.Repeat("x,", 100) + "]\nb: &b [" + strings.Repeat("*a,", 100) + "]\nc: &c [" + strings.Repeat("*b,", 100) + "]\nd: [" + strings.Repeat("*c,", 100) + "]\n"), nil, false,
 			"ClusterConfiguration is not YAML"},
 		"Cilium's with a pool":            {cilium(pool), prefixes("10.0.0.0/16", "10.1.0.0/16", "fd00::/104"), false, ""},

@@ -70,6 +70,8 @@ type Fabric struct {
 	Services []netip.Prefix
 	// Pods are the known prefixes of this cluster's pods, OwnPods those of this node's.
 	Pods, OwnPods []netip.Prefix
+	// PodSources says where those of the cluster were learnt.
+	PodSources []string
 	// Unfiltered is why the fabric lets no packets of other clusters pass: it has no nftables table, and
 	// cannot write it. Empty means that it has.
 	Unfiltered string
@@ -317,6 +319,9 @@ func pods(f *Fabric, o *Observed) *Finding {
 			texts = append(texts, p.String())
 		}
 		known = "known are " + some(texts)
+	}
+	if len(f.PodSources) > 0 {
+		known += ", by " + some(slices.Clone(f.PodSources))
 	}
 	return found(PodsOutsidePrefixes, Warning, "pods of this node are outside of the prefixes of this cluster's pods, so no peer can reach them: "+some(outside)+"; "+known,
 		"set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses")

@@ -89,7 +89,10 @@ func TestFindingsNameTheCauseAndTheRemedy(t *testing.T) {
 		"a node's address is in the pool":    {func(_ *Fabric, o *Observed) { o.Links[1].Addresses = prefixes("198.19.0.5/24") }, "Error RouteOverlap", "198.19.0.5 is an address of eth0"},
 		"a VPN has two halves for a default": {func(_ *Fabric, o *Observed) { o.Routes = append(o.Routes, route("128.0.0.0/1", 254, "tun0")) }, "", ""},
 
-		"pods are where no prefix is":  {func(_ *Fabric, o *Observed) { o.Pods = append(o.Pods, netip.MustParseAddr("10.0.3.4")) }, "Warning PodsOutsidePrefixes", "10.0.3.4; known are 10.244.0.0/16"},
+		"pods are where no prefix is": {func(_ *Fabric, o *Observed) { o.Pods = append(o.Pods, netip.MustParseAddr("10.0.3.4")) }, "Warning PodsOutsidePrefixes", "10.0.3.4; known are 10.244.0.0/16"},
+		"pods are where no source says": {func(f *Fabric, o *Observed) {
+			f.PodSources, o.Pods = []string{"IPPools of Calico"}, append(o.Pods, netip.MustParseAddr("10.0.3.4"))
+		}, "Warning PodsOutsidePrefixes", "known are 10.244.0.0/16, by IPPools of Calico"},
 		"pods, and no prefix is known": {func(f *Fabric, _ *Observed) { f.Pods, f.OwnPods = nil, nil }, "Warning PodsOutsidePrefixes", "none is known"},
 
 		"rules of the older iptables": {func(_ *Fabric, o *Observed) { o.Legacy = true }, "Info ForwardDropped", "iptables-legacy -S FORWARD"},
