@@ -52,12 +52,14 @@ type Config struct {
 	CIDRs    lab.CIDRs
 	Families lab.Families
 	// CNI, Subnets, IPAM, NoNodeCIDRs and Proxy are as in lab.Options. Where pods have other
-	// addresses than their nodes' spec.podCIDRs, the chart gets the prefix of all pods.
+	// addresses than their nodes' spec.podCIDRs, the agent learns them, as on clusters of kubeadm.
 	CNI         lab.CNI
 	Subnets     int
 	IPAM        lab.IPAM
 	NoNodeCIDRs bool
 	Proxy       lab.Proxy
+	// NamePodCIDRs gives the chart the prefix of all pods.
+	NamePodCIDRs bool
 	// Values are further Helm values, as for --set.
 	Values []string
 	// Waiting, if set, is called with what is waited for.
@@ -219,8 +221,7 @@ func helmList(prefixes []netip.Prefix) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// InstallArgs are helm's arguments for installing the chart in a cluster. Both clusters have the
-// same prefixes, which are given to the chart, as on a cluster whose nodes do not have them.
+// InstallArgs are helm's arguments for installing the chart in a cluster.
 func (w *World) InstallArgs(s *Side) []string {
 	args := []string{
 		"upgrade", "--install", Release, filepath.Join(w.Root, "charts/entente"),
@@ -233,7 +234,7 @@ func (w *World) InstallArgs(s *Side) []string {
 		args = append(args, "--set", "image.repository="+w.Image[:i], "--set-string", "image.tag="+w.Image[i+1:])
 	}
 	values := slices.Concat(w.Values, s.Values)
-	if w.NoNodeCIDRs || w.IPAM != "" {
+	if w.NamePodCIDRs {
 		values = append(values, "cluster.podCIDRs="+helmList(s.Plan.PodCIDRs()))
 	}
 	for _, v := range values {

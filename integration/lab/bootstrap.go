@@ -57,6 +57,9 @@ func addons(ctx context.Context, a *apiClient, p Plan, c ClusterPlan) error {
 	if p.Options.CNI == FlannelCNI {
 		objects = append(objects, flannelObjects()...)
 	}
+	if p.Options.IPAM != NodeIPAM || p.Options.NoNodeCIDRs {
+		objects = append(objects, kubeadmConfig(c))
+	}
 	if len(c.Nodes) > 0 {
 		objects = append(objects, coreDNS(c)...)
 	}

@@ -56,6 +56,15 @@ var kubeNodeLease = object{ //nolint:gochecknoglobals // a constant
 	body: m{"apiVersion": "v1", "kind": "Namespace", "metadata": m{"name": "kube-node-lease"}},
 }
 
+// kubeadmConfig is the ConfigMap in which kubeadm keeps the prefixes of pods.
+func kubeadmConfig(c ClusterPlan) object {
+	config := fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: %s\n", list(c.PodCIDRs()))
+	return object{"/api/v1/namespaces/kube-system/configmaps/kubeadm-config", m{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": m{"name": "kubeadm-config", "namespace": "kube-system"},
+		"data": m{"ClusterConfiguration": config},
+	}}
+}
+
 const corefile = `.:53 {
     errors
     health {

@@ -58,7 +58,8 @@ func (s *stage) build(ctx context.Context) error {
 	w, err := e2e.Up(ctx, e2e.Config{
 		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say,
 		CNI: lab.CNI(os.Getenv("ENTENTE_CNI")), Subnets: subnets, IPAM: ipam, NoNodeCIDRs: ipam != "",
-		Values: []string{"dns.clusterNames=Visible", "monitoring.nodes.enabled=true", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
+		NamePodCIDRs: ipam == lab.SharedPoolIPAM,
+		Values:       []string{"dns.clusterNames=Visible", "monitoring.nodes.enabled=true", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
 	})
 	if err != nil {
 		return err
