@@ -3,9 +3,9 @@ package vk
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +38,65 @@ const volumeKinds = `{
 	"storageos": {"volumeName": "v"}, "vsphereVolume": {"volumePath": "p"}
 }`
 
-// refusedVolumes returns a pod with a volume of each kind that the table refuses.
-func refusedVolumes(t *testing.T) map[string]refusedPod {
+// refusedFields has the least change by which a pod that an API server takes has a field that the table refuses.
+func refusedFields() map[string]refusedPod {
+	elsewhere := &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}
+	terms := []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, NamespaceSelector: elsewhere}}
+	claimed := func(s *corev1.PodSpec) {
+		s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+	}
+	windows := &corev1.WindowsSecurityContextOptions{HostProcess: new(true)}
+	return map[string]refusedPod{
+		"spec.hostNetwork": {func(s *corev1.PodSpec) { s.HostNetwork = true }, "spec.hostNetwork"},
+		"spec.hostPID":     {func(s *corev1.PodSpec) { s.HostPID = true }, "spec.hostPID"},
+		"spec.hostIPC":     {func(s *corev1.PodSpec) { s.HostIPC = true }, "spec.hostIPC"},
+		"spec.containers[].ports[].hostPort": {func(s *corev1.PodSpec) {
+			s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+		}, "port 8080"},
+		"spec.containers[].ports[].hostIP": {func(s *corev1.PodSpec) {
+			s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostIP: "192.0.2.1"}}
+		}, "192.0.2.1"},
+		"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector": {func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}
+		}, `"tier"`},
+		"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector": {func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}
+		}, `"tier"`},
+		"spec.resourceClaims": {claimed, "resourceClaims"},
+		"spec.containers[].resources.claims": {func(s *corev1.PodSpec) {
+			claimed(s)
+			s.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+		}, `container "c" claims devices`},
+		"spec.containers[].volumeDevices": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "v"}}}}
+			s.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}
+		}, "block devices"},
+		"spec.securityContext.windowsOptions.hostProcess": {func(s *corev1.PodSpec) {
+			s.HostNetwork, s.SecurityContext = true, &corev1.PodSecurityContext{WindowsOptions: windows}
+		}, "spec.securityContext.windowsOptions.hostProcess"},
+		"spec.containers[].securityContext.windowsOptions.hostProcess": {func(s *corev1.PodSpec) {
+			s.HostNetwork, s.Containers[0].SecurityContext = true, &corev1.SecurityContext{WindowsOptions: windows}
+		}, `container "c" is a host process`},
+		"spec.volumes[].projected.sources[].clusterTrustBundle": {projected(corev1.VolumeProjection{
+			ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("b"), Path: "p"},
+		}), "certificate or trust bundle"},
+		"spec.volumes[].projected.sources[].podCertificate": {projected(corev1.VolumeProjection{
+			PodCertificate: &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519", CredentialBundlePath: "p"},
+		}), "certificate or trust bundle"},
+	}
+}
+
+func projected(p corev1.VolumeProjection) func(*corev1.PodSpec) {
+	return func(s *corev1.PodSpec) {
+		s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{p}}}}}
+	}
+}
+
+// impossible are fields that the table refuses and that no API server takes.
+var impossible = []string{"spec.resources.claims"}
+
+// refusedPods returns a pod with each field that the table of docs/offloading.md refuses.
+func refusedPods(t *testing.T) map[string]refusedPod {
 	t.Helper()
 	guide, err := os.ReadFile("../docs/offloading.md")
 	if err != nil {
@@ -49,17 +106,28 @@ func refusedVolumes(t *testing.T) map[string]refusedPod {
 	if err := json.Unmarshal([]byte(volumeKinds), &kinds); err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]refusedPod{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `spec\\.volumes\\[\\]\\.([A-Za-z]+)` \\| refused").FindAllSubmatch(guide, -1) {
-		kind := string(row[1])
-		volume := corev1.Volume{Name: "v"}
-		if err := json.Unmarshal(fmt.Appendf(nil, `{%q: %s}`, kind, kinds[kind]), &volume.VolumeSource); err != nil {
-			t.Fatalf("volume %s: %v", kind, err)
+	out, fields := map[string]refusedPod{}, refusedFields()
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| refused").FindAllSubmatch(guide, -1) {
+		field := string(row[1])
+		kind, isVolume := strings.CutPrefix(field, "spec.volumes[].")
+		tc, known := fields[field]
+		switch {
+		case known:
+		case isVolume && kinds[kind] != nil:
+			volume := corev1.Volume{Name: "v"}
+			if err := json.Unmarshal(fmt.Appendf(nil, `{%q: %s}`, kind, kinds[kind]), &volume.VolumeSource); err != nil {
+				t.Fatalf("volume %s: %v", kind, err)
+			}
+			tc = refusedPod{func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{volume} }, kind}
+		case slices.Contains(impossible, field):
+			continue
+		default:
+			t.Fatalf("the table refuses %s, and no pod here has it", field)
 		}
-		out[strings.ToLower(kind)] = refusedPod{func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{volume} }, kind}
+		out[field] = tc
 	}
-	if len(out) != len(kinds) {
-		t.Fatalf("the table refuses %d kinds of volumes, want the %d that are known here", len(out), len(kinds))
+	if len(out) != len(kinds)+len(fields) {
+		t.Fatalf("the table refuses %d fields, want the %d that are known here", len(out), len(kinds)+len(fields))
 	}
 	return out
 }
@@ -77,23 +145,11 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 			TopologyKey: corev1.LabelHostname, NamespaceSelector: s,
 		}}}}
 	}
-	pods := map[string]refusedPod{
-		"host-network": {func(s *corev1.PodSpec) { s.HostNetwork = true }, "spec.hostNetwork"},
-		"host-pid":     {func(s *corev1.PodSpec) { s.HostPID = true }, "spec.hostPID"},
-		"host-ipc":     {func(s *corev1.PodSpec) { s.HostIPC = true }, "spec.hostIPC"},
-		"host-port": {func(s *corev1.PodSpec) {
-			s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
-		}, "port 8080"},
-		"namespaces-by-label": {func(s *corev1.PodSpec) {
-			s.Affinity = shuns(&metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}})
-		}, `"tier"`},
-		"resource-claims": {func(s *corev1.PodSpec) {
-			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
-		}, "resourceClaims"},
-	}
-	maps.Copy(pods, refusedVolumes(t))
-	for name, tc := range pods {
-		t.Run(name, func(t *testing.T) {
+	i := 0
+	for field, tc := range refusedPods(t) {
+		i++
+		name := fmt.Sprintf("refused-%d", i)
+		t.Run(field, func(t *testing.T) {
 			begin := time.Now()
 			r.bind(name, func(p *corev1.Pod) { tc.change(&p.Spec) })
 			r.until("pod "+name+" says that it is refused", func() bool {

@@ -126,8 +126,11 @@ func Problems(s *corev1.PodSpec) []string {
 	out = append(out, affinityProblems(s.Affinity)...)
 	EachContainer(s, func(where string, c *corev1.Container) {
 		for _, p := range c.Ports {
-			if p.HostPort != 0 || p.HostIP != "" {
+			switch {
+			case p.HostPort != 0:
 				no("%s %q wants port %d of the provider's node; use a Service", where, c.Name, p.HostPort)
+			case p.HostIP != "":
+				no("%s %q wants address %s of the provider's node; use a Service", where, c.Name, p.HostIP)
 			}
 		}
 		if len(c.VolumeDevices) > 0 {
