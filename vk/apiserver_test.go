@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/losses"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/internal/waittest"
@@ -335,7 +336,7 @@ func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 	if c := p.Status.ContainerStatuses[0]; c.Resources == nil || len(c.Resources.Requests)+len(c.Resources.Limits)+len(c.AllocatedResources) > 0 || c.State.Terminated == nil || len(p.Status.PodIPs) != 1 {
 		t.Errorf("status is %+v", p.Status)
 	}
-	for i := range maxLosses {
+	for i := range losses.Max {
 		lost := r.bind(fmt.Sprint("lost-", i))
 		r.until("a pod runs", func() bool { return r.pod(lost.Name).Status.Phase == corev1.PodRunning })
 		r.remote.lose(string(lost.UID))

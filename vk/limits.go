@@ -54,21 +54,6 @@ const (
 	// managedFieldsBytes is added to the size of a pod for its managed fields.
 	managedFieldsBytes = 2 << 10
 
-	// A pod counts as a loss of its namespace if the provider loses it, or ends it unasked, within
-	// youngPod of taking it. Each lossForgiven, one loss is forgiven. At maxLosses the provider gets
-	// no new pods of the namespace for minLossPause, which doubles up to maxLossPause each time that
-	// lossesAgain more are lost; after lossesForgotten without a loss, all are forgotten.
-	youngPod        = 10 * time.Minute
-	maxLosses       = 10
-	lossForgiven    = time.Minute
-	lossesAgain     = 3
-	minLossPause    = time.Minute
-	maxLossPause    = 30 * time.Minute
-	lossesForgotten = time.Hour
-	// The node's condition names maxClosedShown of the namespaces that are closed because they lose pods: a restart
-	// of the agent opens the others.
-	maxClosedShown = 32
-
 	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of LossGrace, LossGraceTunnel
 	// and StartGrace in a Config: how long the node stays Ready after its provider is lost, while the tunnel
 	// to it still passes traffic, and after a restart.

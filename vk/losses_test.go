@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/entente-dev/entente/internal/losses"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
@@ -46,7 +46,7 @@ func (h *home) losing() (tainted bool, losing corev1.NodeCondition) {
 	h.t.Helper()
 	node := h.office()
 	for _, c := range node.Status.Conditions {
-		if c.Type == conditionLosingPods {
+		if c.Type == losses.Condition {
 			losing = c
 		}
 	}
@@ -97,9 +97,9 @@ func TestNodeThatLosesPodsTakesNoNewOnesForAWhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
-				h.churn(0, maxLosses-1, func(uid string) { lose(h, uid) })
+				h.churn(0, losses.Max-1, func(uid string) { lose(h, uid) })
 				h.wantLosing(false)
-				h.churn(maxLosses-1, 1, func(uid string) { lose(h, uid) })
+				h.churn(losses.Max-1, 1, func(uid string) { lose(h, uid) })
 				h.wantLosing(true)
 				events, err := h.client.CoreV1().Events(metav1.NamespaceAll).List(h.t.Context(), metav1.ListOptions{})
 				if err != nil {
@@ -117,18 +117,18 @@ func TestNodeThatLosesPodsTakesNoNewOnesForAWhile(t *testing.T) {
 				if h.remote.holds("late") {
 					t.Error("a new pod was sent")
 				}
-				time.Sleep(minLossPause + repairInterval)
+				time.Sleep(losses.MinPause + repairInterval)
 				synctest.Wait()
 				h.wantLosing(false)
 				h.wantPhase("late", corev1.PodRunning, "")
 
 				// It goes on, so the next pause is longer, and comes sooner.
-				h.churn(maxLosses, lossesAgain, func(uid string) { lose(h, uid) })
+				h.churn(losses.Max, losses.MaxAgain, func(uid string) { lose(h, uid) })
 				h.wantLosing(true)
-				time.Sleep(minLossPause + repairInterval)
+				time.Sleep(losses.MinPause + repairInterval)
 				synctest.Wait()
 				h.wantLosing(true)
-				time.Sleep(minLossPause)
+				time.Sleep(losses.MinPause)
 				synctest.Wait()
 				h.wantLosing(false)
 			})
@@ -160,22 +160,22 @@ func TestNamespaceThatLosesPodsHoldsNoPodsOfOthers(t *testing.T) {
 				}
 			}
 		}
-		h.churnIn("shop", 0, maxLosses, end)
+		h.churnIn("shop", 0, losses.Max, end)
 		wantClosed(false, "shop")
 		h.wantRuns("shop", "shop-new", false)
 		h.wantRuns("bank", "bank-new", true)
 		// It goes on as long as its controller does, and is nobody else's matter.
 		for i := range 4 {
-			time.Sleep(minLossPause << i)
+			time.Sleep(losses.MinPause << i)
 			synctest.Wait()
-			h.churnIn("shop", maxLosses+i*lossesAgain, lossesAgain, end)
+			h.churnIn("shop", losses.Max+i*losses.MaxAgain, losses.MaxAgain, end)
 			wantClosed(false, "shop")
 			h.wantRuns("bank", fmt.Sprint("bank-then", i), true)
 		}
-		h.churnIn("bank", 0, maxLosses, h.remote.lose)
+		h.churnIn("bank", 0, losses.Max, h.remote.lose)
 		wantClosed(false, "shop", "bank")
 		h.wantRuns("club", "club-new", true)
-		h.churnIn("club", 0, maxLosses, h.remote.lose)
+		h.churnIn("club", 0, losses.Max, h.remote.lose)
 		// Most likely it is the provider's fault.
 		wantClosed(true, "shop", "bank", "club")
 		h.wantRuns("club", "club-late", false)
@@ -188,7 +188,7 @@ func TestNamespaceThatLosesPodsHoldsNoPodsOfOthers(t *testing.T) {
 		wantClosed(true, "shop", "bank", "club")
 		h.wantRuns("bank", "bank-late", false)
 		h.wantRuns("dock", "dock-then", true)
-		time.Sleep(maxLossPause)
+		time.Sleep(losses.MaxPause)
 		synctest.Wait()
 		h.wantLosing(false)
 		for _, uid := range []string{"shop-new", "bank-late", "club-late"} {
@@ -224,12 +224,12 @@ func TestATenantOfSeveralNamespacesTaintsNoNodeOfOthers(t *testing.T) {
 	}{
 		"others have a pod there that stays": {[]string{"bank"}, func(h *home) {
 			h.bind("bank-old", "bank-old", in("bank"))
-			h.after(youngPod + time.Minute)
+			h.after(losses.Young + time.Minute)
 		}, false},
 		"others have none yet, and are as many": {[]string{"bank", "club", "dock"}, func(*home) {}, false},
 		"others had one, which ended": {[]string{"bank"}, func(h *home) {
 			h.bind("bank-old", "bank-old", in("bank"), func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
-			h.after(youngPod + time.Minute)
+			h.after(losses.Young + time.Minute)
 			h.remote.set("bank-old", corev1.PodStatus{Phase: corev1.PodSucceeded})
 		}, true},
 		"there are hardly any others": {[]string{"bank"}, func(*home) {}, true},
@@ -239,7 +239,7 @@ func TestATenantOfSeveralNamespacesTaintsNoNodeOfOthers(t *testing.T) {
 				h.offloadAll(append(slices.Clone(tenants), tc.others...)...)
 				tc.before(h)
 				for _, space := range tenants {
-					h.churnIn(space, 0, maxLosses, end(h))
+					h.churnIn(space, 0, losses.Max, end(h))
 				}
 				is, c := h.losing()
 				if is != tc.tainted || h.node.Status().Ready == tc.tainted || c.Status != corev1.ConditionTrue {
@@ -264,7 +264,7 @@ func TestARestartTaintsNoNodeAndOpensNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
 				h.offloadAll(tc.offloaded...)
-				h.churnIn("shop", 0, maxLosses, h.remote.lose)
+				h.churnIn("shop", 0, losses.Max, h.remote.lose)
 				want := func(when string) {
 					t.Helper()
 					if is, c := h.losing(); is != tc.tainted || c.Status != corev1.ConditionTrue {
@@ -321,7 +321,7 @@ func TestProviderThatLosesEveryPodIsSentFewerAndFewer(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
-		if most := len(names) * (maxLosses + lossesAgain*(5+2*hours)); made > most {
+		if most := len(names) * (losses.Max + losses.MaxAgain*(5+2*hours)); made > most {
 			t.Errorf("%d pods were made in %d hours, want at most %d", made, hours, most)
 		}
 		if is, c := h.losing(); !is {
@@ -339,7 +339,7 @@ func TestNodeThatDisruptsJobsTakesNoNewPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
-				for i := range maxLosses {
+				for i := range losses.Max {
 					uid := fmt.Sprint("job", i)
 					h.bind(uid, uid, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
 					lose(h, uid)
@@ -354,10 +354,10 @@ func TestNodeThatDisruptsJobsTakesNoNewPods(t *testing.T) {
 func TestNodeThatLosesPodsStaysClosedOverARestart(t *testing.T) {
 	atHome(t, func(h *home) {
 		lose := func(uid string) { h.remote.lose(uid) }
-		h.churn(0, maxLosses, lose)
-		time.Sleep(minLossPause + repairInterval)
+		h.churn(0, losses.Max, lose)
+		time.Sleep(losses.MinPause + repairInterval)
 		synctest.Wait()
-		h.churn(maxLosses, lossesAgain, lose)
+		h.churn(losses.Max, losses.MaxAgain, lose)
 		h.wantLosing(true)
 		restart := func() {
 			h.stop()
@@ -371,14 +371,14 @@ func TestNodeThatLosesPodsStaysClosedOverARestart(t *testing.T) {
 		h.bind("late", "late")
 		h.wantPhase("late", corev1.PodPending, reasonLosingPods)
 		// The rest of the pause, and not a second of another.
-		time.Sleep(2*minLossPause - repairInterval)
+		time.Sleep(2*losses.MinPause - repairInterval)
 		synctest.Wait()
 		h.wantLosing(false)
 		h.wantPhase("late", corev1.PodRunning, "")
 		// The next pause is longer than this one was, whenever the agent is restarted.
-		h.churn(2*maxLosses, lossesAgain, lose)
+		h.churn(2*losses.Max, losses.MaxAgain, lose)
 		restart()
-		time.Sleep(4*minLossPause - 3*repairInterval)
+		time.Sleep(4*losses.MinPause - 3*repairInterval)
 		synctest.Wait()
 		h.wantLosing(true)
 		time.Sleep(3 * repairInterval)
@@ -387,58 +387,22 @@ func TestNodeThatLosesPodsStaysClosedOverARestart(t *testing.T) {
 	})
 }
 
-func TestLossesAreReadBackWithinBounds(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	since := now.Add(-3 * time.Minute)
-	closed := func(until time.Time) *losses {
-		return &losses{since: since, until: until, of: map[string]*namespaceLosses{"shop": {closed: until, pause: 4 * time.Minute}}}
-	}
-	shut := closed(now.Add(time.Minute))
-	for name, tc := range map[string]struct {
-		change        func(*corev1.NodeCondition)
-		closed, pause time.Duration
-	}{
-		"as it was":             {func(*corev1.NodeCondition) {}, time.Minute, 4 * time.Minute},
-		"never":                 {func(c *corev1.NodeCondition) { c.Status = corev1.ConditionFalse }, 0, 0},
-		"another's condition":   {func(c *corev1.NodeCondition) { c.Type = corev1.NodeReady }, 0, 0},
-		"another's words":       {func(c *corev1.NodeCondition) { c.Message = "soon" }, 0, 0},
-		"no words":              {func(c *corev1.NodeCondition) { c.Message = "" }, 0, 0},
-		"longer than any pause": {func(c *corev1.NodeCondition) { c.Message = closed(now.AddDate(1, 0, 0)).condition(now).Message }, maxLossPause, 4 * time.Minute},
-		"an endless pause":      {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "4m0s", "9999h") }, time.Minute, maxLossPause},
-		"a negative pause":      {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "4m0s", "-1h") }, time.Minute, minLossPause},
-		"not a time":            {func(c *corev1.NodeCondition) { c.Message = strings.ReplaceAll(c.Message, "until 2", "until x") }, 0, 0},
-	} {
-		c := shut.condition(now)
-		tc.change(&c)
-		var l losses
-		l.restore(c, now)
-		want := losses{}
-		if tc.closed > 0 {
-			of := namespaceLosses{count: maxLosses - lossesAgain, at: now.Add(tc.closed), last: now, closed: now.Add(tc.closed), pause: tc.pause}
-			want = losses{since: since, until: of.closed, of: map[string]*namespaceLosses{"shop": &of}}
-		}
-		if !reflect.DeepEqual(l, want) {
-			t.Errorf("%s: got %+v, want %+v", name, l, want)
-		}
-	}
-}
-
 func TestLossesThatAreOrdinaryCloseNoNode(t *testing.T) {
 	atHome(t, func(h *home) {
-		for i := range 3 * maxLosses {
+		for i := range 3 * losses.Max {
 			h.bind(fmt.Sprint("old", i), fmt.Sprint("old", i))
 		}
-		time.Sleep(youngPod)
+		time.Sleep(losses.Young)
 		synctest.Wait()
-		for i := range 3 * maxLosses { // the provider drains a node
+		for i := range 3 * losses.Max { // the provider drains a node
 			h.remote.lose(fmt.Sprint("old", i))
 		}
-		for i := range 3 * maxLosses { // jobs that fail
+		for i := range 3 * losses.Max { // jobs that fail
 			uid := fmt.Sprint("job", i)
 			h.bind(uid, uid, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
 			h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodFailed})
 		}
-		for i := range 3 * maxLosses { // jobs that are done, and go from the provider as they are
+		for i := range 3 * losses.Max { // jobs that are done, and go from the provider as they are
 			uid := fmt.Sprint("done", i)
 			h.bind(uid, uid, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })
 			h.goneAs(uid, corev1.PodStatus{Phase: corev1.PodSucceeded})
@@ -447,54 +411,4 @@ func TestLossesThatAreOrdinaryCloseNoNode(t *testing.T) {
 		h.wantLosing(false)
 		h.wantPhase("old0", corev1.PodFailed, reasonRemoteGone)
 	})
-}
-
-func TestLossesPauseLongerEachTimeAndAreForgotten(t *testing.T) {
-	var l losses
-	now := time.Unix(1_000_000, 0)
-	lose := func() time.Duration {
-		for !l.add("shop", now) {
-			now = now.Add(time.Second)
-		}
-		return l.closed("shop").Sub(now)
-	}
-	for want := minLossPause; ; want *= 2 {
-		if got := lose(); got != min(want, maxLossPause) {
-			t.Fatalf("the pause is %s, want %s", got, min(want, maxLossPause))
-		}
-		now = l.closed("shop")
-		if len(l.allClosed(now)) > 0 {
-			t.Fatal("it is closed after its end")
-		}
-		if want > 4*maxLossPause {
-			break
-		}
-	}
-	now = now.Add(lossesForgotten)
-	if got := lose(); got != minLossPause {
-		t.Errorf("after a long time without losses the pause is %s", got)
-	}
-	now = now.Add(lossesForgotten)
-	if l.add("bank", now); len(l.of) != 1 {
-		t.Errorf("the losses of %d namespaces are remembered, want those of one", len(l.of))
-	}
-}
-
-func TestLossesOfManyNamespacesAreShownInPart(t *testing.T) {
-	var l losses
-	now := time.Unix(1_000_000, 0)
-	for i := range maxClosedShown + 5 {
-		for !l.add(fmt.Sprint("ns-", i), now) {
-			now = now.Add(time.Millisecond)
-		}
-	}
-	c := l.condition(now)
-	if !strings.HasSuffix(c.Message, "), and 5 more") || c.LastTransitionTime.Time.Equal(now) {
-		t.Errorf("the condition is %+v", c)
-	}
-	var again losses
-	again.restore(c, now)
-	if closed := again.allClosed(now); len(closed) != maxClosedShown {
-		t.Errorf("%d namespaces are closed after a restart, want %d", len(closed), maxClosedShown)
-	}
 }

@@ -55,7 +55,7 @@ func (n *Node) Status() Status {
 	now := time.Now()
 	n.mu.Lock()
 	c, _ := n.readiness(now)
-	losing, excess := n.losses.condition(now), n.excess.condition()
+	losing, excess := n.losses.NodeCondition(now), n.excess.condition()
 	switch {
 	case c.Status != corev1.ConditionTrue:
 	case n.isLosingPods(n.node, now):
@@ -285,7 +285,7 @@ func (n *Node) adopt(ctx context.Context) error {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown {
 			n.ready = c
 		}
-		n.losses.restore(c, time.Now())
+		n.losses.Restore(c, time.Now())
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (n *Node) desired() *corev1.Node {
 	if n.node != nil {
 		since = n.node.CreationTimestamp.Time
 	}
-	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started), n.excess.condition()}, n.draining, since, now)
+	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.NodeCondition(now), n.tunnel.condition(now, n.started), n.excess.condition()}, n.draining, since, now)
 }
 
 func (n *Node) recreate(ctx context.Context, err error) error {
@@ -451,7 +451,7 @@ func (n *Node) wrong(node *corev1.Node) bool {
 	}
 	now := time.Now()
 	ready, _ := n.readiness(now)
-	for _, want := range []corev1.NodeCondition{ready, n.losses.condition(now), n.tunnel.condition(now, n.started), n.excess.condition()} {
+	for _, want := range []corev1.NodeCondition{ready, n.losses.NodeCondition(now), n.tunnel.condition(now, n.started), n.excess.condition()} {
 		if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type && c.Status == want.Status }) {
 			return true
 		}

@@ -208,7 +208,7 @@ func (n *Node) plan(uid string) podPlan {
 	p.unknown = n.unknown.has(uid)
 	p.up = n.link.responds()
 	fenced := p.pod != nil && n.isFenced(p.pod)
-	closed := p.pod != nil && time.Now().Before(n.losses.closed(p.pod.Namespace))
+	closed := p.pod != nil && time.Now().Before(n.losses.Closed(p.pod.Namespace))
 	if r := p.st.refusal; r != nil && r.Reason == peering.RefusedNamespace {
 		// The namespace was refused, so its refusal is the reason.
 		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil {
@@ -419,7 +419,7 @@ func (n *Node) wantPod(p podPlan) {
 // hold keeps a pod at home until new ones of its namespace are sent.
 func (n *Node) hold(ctx context.Context, p podPlan) error {
 	n.mu.Lock()
-	until, message := n.losses.closed(p.pod.Namespace), n.losses.message(p.pod.Namespace)
+	until, message := n.losses.Closed(p.pod.Namespace), n.losses.Message(p.pod.Namespace)
 	n.mu.Unlock()
 	n.podQueue.AddAfter(string(p.pod.UID), max(time.Until(until), time.Second))
 	return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, reasonLosingPods, message, metav1.Now()))

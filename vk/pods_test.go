@@ -27,6 +27,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/losses"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/peering"
@@ -864,7 +865,7 @@ func TestADeletedPodThatNeverCrossedIsFailedWhereAFinalizerKeepsIt(t *testing.T)
 	}{
 		"refused":             {before: refuse, why: "QuotaExceeded: 1 CPU is left"},
 		"waiting":             {change: withConfigMap("cm", false), why: `MandatoryConfigMapNotFound: ConfigMap "cm" is not there`},
-		"held":                {before: func(h *home) { h.churn(0, maxLosses, h.remote.lose) }, why: reasonLosingPods + ": the provider took pods"},
+		"held":                {before: func(h *home) { h.churn(0, losses.Max, h.remote.lose) }, why: reasonLosingPods + ": the provider took pods"},
 		"not offloadable":     {change: hostNetwork, why: reasonNotOffloaded + ": this pod cannot run in another cluster: spec.hostNetwork"},
 		"not offloaded":       {before: func(h *home) { h.offload() }, why: podstatus.ReasonNotApplicable + ": namespace shop is not offloaded"},
 		"offloaded no more":   {before: refuse, then: func(h *home) { h.offload() }, why: "QuotaExceeded: 1 CPU is left"},

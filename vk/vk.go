@@ -23,6 +23,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/losses"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
@@ -179,7 +180,7 @@ type Node struct {
 	link     link
 	started  time.Time
 	draining bool
-	losses   losses
+	losses   losses.Losses
 	fences   fencing.Home
 	tunnel   tunnel
 	excess   excess

@@ -101,7 +101,7 @@ var rules = []rule{
 	// What home shows of a pod that runs at a provider is decided without a client.
 	{packages: "internal/podstatus", ours: []string{"peering/...", "api/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
 	{packages: "internal/podstatus/podstatustest", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
-	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec", "internal/podstatus"}, outside: []string{
+	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/losses", "internal/notify", "internal/podspec", "internal/podstatus"}, outside: []string{
 		"github.com/prometheus/client_model/go", "github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	{packages: "internal/podmetrics", ours: []string{"peering/..."}, outside: []string{
@@ -141,6 +141,8 @@ var rules = []rule{
 	{packages: "internal/pages", outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/servingcert", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
+	{packages: "internal/losses", outside: []string{"k8s.io/"}},
+	{packages: "internal/podsecurity", ours: []string{"api/...", "internal/endpoints", "internal/fencing", "internal/podspec", "peering/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
 	{packages: "internal/ledger", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
@@ -158,7 +160,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -279,7 +281,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

@@ -22,6 +22,7 @@ import (
 	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/pages"
+	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
@@ -43,7 +44,7 @@ func (p *Provider) contract(id string) (Contract, error) {
 	if !ok {
 		return Contract{}, refuse(peering.RefusedContract, false, "contract %s is closed or unknown here; ask for a new one", id)
 	}
-	c.PodSecurity = securityLevel(c.PodSecurity)
+	c.PodSecurity = podsecurity.Level(c.PodSecurity)
 	return c, nil
 }
 
@@ -123,7 +124,7 @@ func refusalOf(err error, ref peering.ObjectRef) error {
 func (p *Provider) home(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) (*corev1.Namespace, error) {
 	enforced := func(ns *corev1.Namespace) bool {
 		level := api.PodSecurityLevel(ns.Labels[labelEnforce])
-		return looser(level, c.PodSecurity) == level
+		return podsecurity.Looser(level, c.PodSecurity) == level
 	}
 	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.Has(recent.Binding{Namespace: ns.Name, Contract: contract}, time.Now()) {
 		return ns, nil
@@ -221,7 +222,7 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec
 	if err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
-	if refusal := p.security.check(t, terms.PodSecurity); refusal != nil {
+	if refusal := p.security.Check(t, terms.PodSecurity); refusal != nil {
 		return nil, nil, refusal
 	}
 	return t, need, nil

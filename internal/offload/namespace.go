@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
@@ -167,10 +168,10 @@ func refuseNamespace(ns *corev1.Namespace, ref peering.ObjectRef, remote string)
 // enforce sets the Pod Security level of a namespace to the loosest of the contracts that use it.
 // Each pod is checked against its own contract's level before it gets there.
 func (p *Provider) enforce(ctx context.Context, ns *corev1.Namespace, record *corev1.ConfigMap) error {
-	level := restricted
+	level := podsecurity.Restricted
 	for _, id := range holders(record) {
 		if k, ok := p.cfg.Contracts(id); ok {
-			level = looser(level, securityLevel(k.PodSecurity))
+			level = podsecurity.Looser(level, podsecurity.Level(k.PodSecurity))
 		}
 	}
 	if ns.Labels[labelEnforce] == string(level) {

@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/ledger"
 	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/paced"
+	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstreams"
 	"github.com/entente-dev/entente/internal/podwatch"
@@ -130,7 +131,7 @@ type Provider struct {
 
 	cfg      Config
 	client   paced.Client
-	security *podSecurity
+	security *podsecurity.Checker
 	inv      *inventory
 	hub      *podwatch.Hub
 	ledger   *ledger.Ledger
@@ -181,7 +182,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	security, err := newPodSecurity()
+	security, err := podsecurity.New()
 	if err != nil {
 		return nil, err
 	}

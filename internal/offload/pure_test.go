@@ -19,6 +19,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
@@ -167,16 +168,16 @@ func TestOnlyClaimsOfTheConsumerAreMounted(t *testing.T) {
 func TestLooserLevel(t *testing.T) {
 	t.Parallel()
 	for _, tc := range [][3]api.PodSecurityLevel{
-		{restricted, restricted, restricted}, {restricted, baseline, baseline}, {privileged, baseline, privileged}, {"", baseline, baseline}, {"", restricted, restricted},
+		{podsecurity.Restricted, podsecurity.Restricted, podsecurity.Restricted}, {podsecurity.Restricted, baseline, baseline}, {privileged, baseline, privileged}, {"", baseline, baseline}, {"", podsecurity.Restricted, podsecurity.Restricted},
 	} {
-		if looser(tc[0], tc[1]) != tc[2] || looser(tc[1], tc[0]) != tc[2] {
+		if podsecurity.Looser(tc[0], tc[1]) != tc[2] || podsecurity.Looser(tc[1], tc[0]) != tc[2] {
 			t.Errorf("of %q and %q not %q is looser", tc[0], tc[1], tc[2])
 		}
 	}
 }
 
 func TestPodSecurityIsTheContracts(t *testing.T) {
-	ps, err := newPodSecurity()
+	ps, err := podsecurity.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,18 +190,18 @@ func TestPodSecurityIsTheContracts(t *testing.T) {
 	}{
 		{plain, privileged, true},
 		{plain, baseline, true},
-		{plain, restricted, false},
+		{plain, podsecurity.Restricted, false},
 		{host, privileged, true},
 		{host, baseline, false},
-		{host, restricted, false},
-		{plain, securityLevel(""), false},
-		{plain, securityLevel("else"), false},
+		{host, podsecurity.Restricted, false},
+		{plain, podsecurity.Level(""), false},
+		{plain, podsecurity.Level("else"), false},
 	} {
 		tpl, err := readPod([]byte(tc.pod))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := ps.check(tpl, tc.level)
+		got := ps.Check(tpl, tc.level)
 		if (got == nil) != tc.ok {
 			t.Errorf("%s at %s: %v", tc.pod, tc.level, got)
 		}
@@ -387,7 +388,7 @@ func TestEndpointSlicesAreAFunctionOfTheSetOfEndpoints(t *testing.T) {
 func FuzzReadPod(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}`))
 	f.Add([]byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"nodeName":"n","containers":[{}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{}}},"volumes":[{"projected":{"sources":[{}]}}]}}`))
-	ps, err := newPodSecurity()
+	ps, err := podsecurity.New()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -406,7 +407,7 @@ func FuzzReadPod(f *testing.F) {
 				t.Fatalf("%s: %s", name, q.String())
 			}
 		}
-		ps.check(tpl, restricted)
+		ps.Check(tpl, podsecurity.Restricted)
 		s := tpl.Spec
 		if s.NodeName != "" || s.ServiceAccountName != "default" || *s.AutomountServiceAccountToken || s.Priority != nil || s.RuntimeClassName != nil && *s.RuntimeClassName != "" {
 			t.Fatalf("kept %+v", s)

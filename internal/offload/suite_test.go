@@ -33,6 +33,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
@@ -911,7 +912,7 @@ func testLevels(t *testing.T, c *cluster) {
 	strict, name := c.fresh("cpu=1,pods=10")
 	loose, _ := c.fresh("cpu=1,pods=10")
 	k, _ := c.contract(strict)
-	k.PodSecurity = restricted
+	k.PodSecurity = podsecurity.Restricted
 	c.set(strict, &k)
 	remote := name + "-aaaaaaaa"
 	level := func() string {

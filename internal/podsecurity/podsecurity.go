@@ -1,4 +1,5 @@
-package offload
+// Package podsecurity checks pods against the Pod Security Standards of Kubernetes.
+package podsecurity
 
 import (
 	"fmt"
@@ -13,46 +14,47 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// restricted is the strictest level of the Pod Security Standards.
-const restricted api.PodSecurityLevel = "restricted"
+// Restricted is the strictest level of the Pod Security Standards.
+const Restricted api.PodSecurityLevel = "restricted"
 
-// securityLevel parses a level; an unknown one means restricted.
-func securityLevel(l api.PodSecurityLevel) api.PodSecurityLevel {
+// Level parses a level; an unknown one means restricted.
+func Level(l api.PodSecurityLevel) api.PodSecurityLevel {
 	level, _ := psapi.ParseLevel(string(l)) // with an error it returns restricted
 	return api.PodSecurityLevel(level)
 }
 
-// looser returns the level that allows more.
-func looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
-	a, b = securityLevel(a), securityLevel(b)
+// Looser returns the level that allows more.
+func Looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
+	a, b = Level(a), Level(b)
 	if psapi.CompareLevels(psapi.Level(a), psapi.Level(b)) < 0 {
 		return a
 	}
 	return b
 }
 
-// podSecurity checks pods against the Pod Security Standards.
-type podSecurity struct {
+// Checker checks pods against the Pod Security Standards.
+type Checker struct {
 	evaluator pspolicy.Evaluator
 }
 
-func newPodSecurity() (*podSecurity, error) {
+// New loads the checks of the newest standards.
+func New() (*Checker, error) {
 	e, err := pspolicy.NewEvaluator(pspolicy.DefaultChecks(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("load Pod Security checks: %w", err)
 	}
-	return &podSecurity{evaluator: e}, nil
+	return &Checker{evaluator: e}, nil
 }
 
-// check returns what keeps a pod from the level, or nil.
-func (p *podSecurity) check(t *podspec.Template, level api.PodSecurityLevel) *peering.Refusal {
+// Check returns what keeps a pod from the level, or nil.
+func (p *Checker) Check(t *podspec.Template, level api.PodSecurityLevel) *peering.Refusal {
 	result := pspolicy.AggregateCheckResults(p.evaluator.EvaluatePod(
 		psapi.LevelVersion{Level: psapi.Level(level), Version: psapi.LatestVersion()},
 		&metav1.ObjectMeta{Labels: t.Metadata.Labels, Annotations: t.Metadata.Annotations}, &t.Spec))
 	if result.Allowed {
 		return nil
 	}
-	return refuse(peering.RefusedPodSecurity, false,
+	return &peering.Refusal{Reason: peering.RefusedPodSecurity, Message: fmt.Sprintf(
 		"the contract requires Pod Security level %s, which this pod violates: %s; change the pod, or ask the provider for another level",
-		level, strings.TrimSpace(result.ForbiddenDetail()))
+		level, strings.TrimSpace(result.ForbiddenDetail()))}
 }
