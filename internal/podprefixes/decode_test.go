@@ -79,8 +79,10 @@ func TestConfigurationsAreRead(t *testing.T) {
 		"kubeadm's with a list":        {kubeadm("networking: {podSubnet: [10.244.0.0/16]}"), nil, false, "ClusterConfiguration is not YAML with networking.podSubnet"},
 		"kubeadm's that is not YAML":   {kubeadm("\x00{{{"), nil, false, "ClusterConfiguration is not YAML"},
 		"kubeadm's that is too long":   {kubeadm("networking: {podSubnet: 10.244.0.0/16}\n#" + strings.Repeat("x", maxText)), nil, false, "the limit is 65536"},
-		"kubeadm's that grows when read": {kubeadm("a: &a [" + strings.Repeat("x,", 100) + "]\nb: &b [" + strings.Repeat("*a,", 100) + "]\nc: &c [" + strings.Repeat("*b,", 100) + "]\nd: [" + strings.Repeat("*c,", 100) + "]\n"), nil, false,
-			"ClusterConfiguration is not YAML"},
+		"kubeadm's that grows when read": {
+			kubeadm("a: &a [" + strings.Repeat("x,", 100) + "]\nb: &b [" + strings.Repeat("*a,", 100) + "]\nc: &c [" + strings.Repeat("*b,", 100) + "]\nd: [" + strings.Repeat("*c,", 100) + "]\n"), nil, false,
+			"ClusterConfiguration is not YAML",
+		},
 		"Cilium's with a pool":            {cilium(pool), prefixes("10.0.0.0/16", "10.1.0.0/16", "fd00::/104"), false, ""},
 		"Cilium's with several":           {cilium(map[string]string{"ipam": "multi-pool", "cluster-pool-ipv4-cidr": "10.0.0.0/8"}), nil, false, ""},
 		"Cilium's with prefixes of Nodes": {cilium(map[string]string{"ipam": "kubernetes", "cluster-pool-ipv4-cidr": "10.0.0.0/8"}), nil, true, ""},

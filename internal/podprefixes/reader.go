@@ -121,8 +121,11 @@ func (r *Reader) found(ctx context.Context, nodes []corev1.Node) ([]Found, error
 		return nil
 	})
 	return []Found{
-		{Calico, slices.Concat(stored.prefixes, served.prefixes)}, {Cilium, cilium.prefixes}, {OVN, ovn.prefixes},
-		{CalicoDisabled, slices.Concat(stored.disabled, served.disabled)}, {Kubeadm, config("kubeadm-config", kubeadmConfig).prefixes},
+		{Calico, slices.Concat(stored.prefixes, served.prefixes)},
+		{Cilium, cilium.prefixes},
+		{OVN, ovn.prefixes},
+		{CalicoDisabled, slices.Concat(stored.disabled, served.disabled)},
+		{Kubeadm, config("kubeadm-config", kubeadmConfig).prefixes},
 	}, pending
 }
 
