@@ -2,6 +2,7 @@ package losses
 
 import "time"
 
+// Limits of losses.
 const (
 	// A pod counts as a loss of its namespace if the provider loses it, or ends it unasked, within Young of
 	// taking it. Each forgivenEach, one loss is forgiven. At Max the provider gets no new pods of the namespace
