@@ -245,6 +245,8 @@ func (r *rig) in(ns, script string) string {
 }
 
 func (r *rig) try(ns, script string) (string, error) {
+	runtime.LockOSThread() // Pdeathsig is about this thread, and those of inNS end
+	defer runtime.UnlockOSThread()
 	out, err := r.command(ns, "sh", "-c", script).CombinedOutput()
 	return string(out), err
 }
