@@ -82,8 +82,8 @@ func (s nodeSpec) nodeRoutes(lan Segment) error {
 		}
 	}
 	for _, p := range s.blackholes() {
-		// Behind the route to a pod that has a borrowed address.
-		r := &netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Priority: 1024}
+		// Behind the route to a pod that has a borrowed address, which for IPv6 has the priority 1024.
+		r := &netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Priority: 2048}
 		if err := netlink.RouteReplace(r); err != nil {
 			return fmt.Errorf("blackhole %v: %w", p, err)
 		}
