@@ -163,6 +163,7 @@ func (w *Table) Close(now time.Time, device string, ports Ports) (changed bool, 
 		return false, fmt.Errorf("read nftables generation: %w", err)
 	}
 	if generation == w.matched {
+		w.learn(now, true)
 		return false, nil
 	}
 	_, chains, err := open()
