@@ -469,6 +469,10 @@ func serviceReference(ref peering.ObjectRef) *corev1.ObjectReference {
 // fit leaves out the last endpoints of a Service that is larger than an object may be, as with many ports or long
 // names, and reports whether it did.
 func fit(o *peering.ServiceObject) (cut bool) {
+	const endpoint, port = 320, 32 // bytes at most
+	if len(o.Endpoints)*(endpoint+port*len(o.Ports)) < maxObjectBytes/2 {
+		return false // nearly all Services
+	}
 	for len(o.Endpoints) > 0 {
 		data, err := json.Marshal(o)
 		if err != nil || len(data) <= maxObjectBytes {
