@@ -40,21 +40,40 @@ func (c *control) configure(cfg wgtypes.Config) error {
 	return nil
 }
 
+// report asks the tunnel process for what WireGuard's protocol does not have.
+func (c *control) report() (report processReport, err error) {
+	err = c.alone(func() error {
+		r, err := askProcess(c.device)
+		report = r
+		return err
+	})
+	if err != nil {
+		return processReport{}, err
+	}
+	return report, nil
+}
+
 func (c *control) exchange(do func(*wgctrl.Client) error) error {
+	return c.alone(func() error {
+		client, err := wgctrl.New()
+		if err != nil {
+			return fmt.Errorf("open WireGuard control: %w", err)
+		}
+		defer func() { _ = client.Close() }()
+		return do(client)
+	})
+}
+
+// alone runs an exchange while no other runs.
+func (c *control) alone(do func() error) error {
 	select {
 	case c.busy <- struct{}{}:
 	default:
 		return errors.New("the tunnel process has not answered the last request: restart container wireguard of this pod")
 	}
 	done := make(chan error, 1)
-	client, err := wgctrl.New()
-	if err != nil {
-		<-c.busy
-		return fmt.Errorf("open WireGuard control: %w", err)
-	}
 	go func() {
-		err := do(client)
-		_ = client.Close()
+		err := do()
 		<-c.busy
 		done <- err
 	}()

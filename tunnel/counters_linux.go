@@ -22,6 +22,7 @@ func (f *Fabric) Counters() (Counters, error) {
 	if err != nil {
 		return Counters{}, err
 	}
+	f.cipher.add(totals)
 	out := Counters{Totals: totals}
 	link, err := netlink.LinkByName(f.cfg.Device)
 	if err != nil {
@@ -29,6 +30,9 @@ func (f *Fabric) Counters() (Counters, error) {
 	}
 	if s := link.Attrs().Statistics; s != nil {
 		out.Received, out.Sent, out.ReceiveErrors = s.RxPackets, s.TxPackets, s.RxErrors
+		if n := s.RxFrameErrors; link.Type() == "wireguard" && n > 0 { // the kernel counts all peers together
+			totals.Dropped[firewall.Drop{Reason: firewall.Cipher}] = firewall.Count{Packets: n}
+		}
 	}
 	return out, nil
 }

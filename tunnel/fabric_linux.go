@@ -67,6 +67,9 @@ type Fabric struct {
 	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
 	againAt    time.Time
+	// cipher is what the tunnel process's cipher refused, reportedAt when that was read.
+	cipher     cipherDrops
+	reportedAt time.Time
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
 	improvers sync.WaitGroup
@@ -280,6 +283,7 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	if f.planned.layout == nil {
 		f.close(p)
 	}
+	f.countRefused(p)
 	f.report(p)
 }
 

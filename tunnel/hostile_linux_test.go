@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -173,8 +172,8 @@ func (r *rig) dropped(nodes []*rigNode, peers []plan.Peer) map[firewall.Drop]uin
 }
 
 // A peer that has the keys of its tunnel and sends any packets through it reaches the port
-// that is exposed to it. All else is dropped: by the cipher where the source is not the peer's,
-// and where it is, by a rule that counts it.
+// that is exposed to it. All else is dropped and counted as its packets: by the cipher where the source is not
+// the peer's, and where it is, by a rule.
 func TestAHostilePeerReachesExposedPortsOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -238,7 +237,7 @@ func TestAHostilePeerReachesExposedPortsOnly(t *testing.T) {
 	for i, a := range attacks {
 		t.Run(a.what, func(t *testing.T) {
 			r.t = t
-			before := r.dropped(own, peers)
+			before, refused := r.dropped(own, peers), gateway.fabric.refused(evil.cluster)
 			count := func(where string) int { return r.watched(where, i, victims) }
 			want := map[string]int{}
 			switch {
@@ -256,6 +255,11 @@ func TestAHostilePeerReachesExposedPortsOnly(t *testing.T) {
 						return fmt.Errorf("%d at %q; %d came, %d were passed on", got, where, count("came"), count("passed"))
 					}
 				}
+				if a.forged {
+					if n := gateway.fabric.refused(evil.cluster); n < refused+3 { // its kernel sends some more, in response to those that arrived
+						return fmt.Errorf("%d packets are counted as refused by the cipher, want at least 3 more than %d", n, refused)
+					}
+				}
 				if a.arrives || a.forged {
 					return nil
 				}
@@ -269,8 +273,8 @@ func TestAHostilePeerReachesExposedPortsOnly(t *testing.T) {
 				}
 				return nil
 			})
-			if a.forged { // no counter shows when it was dropped
-				time.Sleep(300 * time.Millisecond)
+			if n := gateway.fabric.refused(third.cluster); n != 0 {
+				t.Errorf("%d packets are counted as refused from the peer that sent none of them", n)
 			}
 			for _, where := range []string{"came", "pod", "node", "passed"} {
 				fine := a.arrives || where == "came" && !a.forged || where == "passed" && a.carried

@@ -12,6 +12,10 @@ const (
 	// maxPackets is the number of packets that are in the tunnel process at a time. Each
 	// has a buffer of 64 KiB.
 	maxPackets = 1024
+	// maxRefusedPeers is for how many peers the tunnel process counts packets that its cipher refused, more than
+	// a device has, and maxReport the length in bytes of the report that the fabric reads.
+	maxRefusedPeers = 4096
+	maxReport       = 1 << 20
 	// directMost is how many nodes of peers have tunnels at a time for the pods on them, those
 	// between two gateways apart. One in use is probed five times a second.
 	directMost = 64
@@ -74,6 +78,10 @@ const (
 	resyncEvery = 2 * time.Second
 	// rereadEvery is how often links, addresses, routes and rules are read without an event.
 	rereadEvery = 10 * time.Second
+	// reportEvery is how often the tunnel process is asked for its report, refusedLogEvery how often packets of
+	// a peer that the cipher refused are logged.
+	reportEvery     = 2 * time.Second
+	refusedLogEvery = 10 * time.Minute
 	// gatherFor is how long events are collected before the kernel is read.
 	gatherFor = 50 * time.Millisecond
 	// rekeyCountdown is how long in advance this node announces that it replaces its key,

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -95,7 +96,7 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 			case <-f.Changed():
 			case <-time.After(every):
 			}
-			if enc.Encode(f.Status()) != nil {
+			if enc.Encode(rigStatus{f.Status(), f.refused()}) != nil {
 				return
 			}
 		}
@@ -110,6 +111,23 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 		stop()
 	}()
 	return f.Run(running)
+}
+
+// rigStatus is what the role "fabric" writes: its status, and how many packets the cipher refused, by the
+// peer's cluster ID.
+type rigStatus struct {
+	Status
+	Refused map[string]uint64
+}
+
+func (f *Fabric) refused() map[string]uint64 {
+	counted := firewall.Totals{Dropped: map[firewall.Drop]firewall.Count{}}
+	f.cipher.add(counted)
+	out := map[string]uint64{}
+	for d, n := range counted.Dropped {
+		out[d.Peer] = n.Packets
+	}
+	return out
 }
 
 // roleServer answers TCP and UDP on a port, 8080 by default, with the address that it
@@ -181,7 +199,7 @@ type process struct {
 	done chan struct{}
 
 	mu     sync.Mutex
-	status Status
+	status rigStatus
 	errors bytes.Buffer
 }
 
@@ -339,7 +357,7 @@ func (r *rig) start(ns, role string, env []string) *process {
 		lines := bufio.NewScanner(out)
 		lines.Buffer(nil, 1<<22)
 		for lines.Scan() {
-			var s Status
+			var s rigStatus
 			if json.Unmarshal(lines.Bytes(), &s) == nil {
 				p.mu.Lock()
 				p.status = s
@@ -373,7 +391,14 @@ func (p *process) kill() {
 func (p *process) seen() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.status
+	return p.status.Status
+}
+
+// refused is how many packets of a peer the cipher of the node refused.
+func (p *process) refused(cluster string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status.Refused[clusterID(cluster)]
 }
 
 func (p *process) log() string {

@@ -100,8 +100,9 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	}
 	relief := reliever{wake: make(chan struct{}, 1)}
 	gate := &gatedTUN{Device: raw, ready: make(chan struct{}), before: relief.relieve}
+	refused := &refusals{}
 	logger := &device.Logger{
-		Verbosef: device.DiscardLogf,
+		Verbosef: refused.note,
 		Errorf:   func(format string, args ...any) { cfg.Log.Error("wireguard", "text", fmt.Sprintf(format, args...)) },
 	}
 	dev := device.NewDevice(gate, conn.NewDefaultBind(), logger)
@@ -118,12 +119,12 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() { relief.run(ctx) })
-	return serveControl(ctx, cfg, dev)
+	return serveControl(ctx, cfg, tunnelProcess{dev, refused})
 }
 
 // serveControl serves the control socket of a device until ctx ends or the device is deleted. One that
 // was removed is opened again.
-func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) error {
+func serveControl(ctx context.Context, cfg UserspaceConfig, process tunnelProcess) error {
 	path := controlPath(cfg.Device)
 	listener, err := listenControl(ctx, path)
 	if err != nil {
@@ -138,7 +139,7 @@ func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) 
 		listener.Close()
 	}()
 	first := listener
-	group.Go(func() { acceptControl(ctx, first, dev) })
+	group.Go(func() { acceptControl(ctx, first, process) })
 	cfg.Log.Info("userspace WireGuard runs", "device", cfg.Device)
 
 	watchSocket := time.NewTicker(time.Second)
@@ -147,7 +148,7 @@ func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-dev.Wait():
+		case <-process.dev.Wait():
 			return nil
 		case <-watchSocket.C:
 			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -159,7 +160,7 @@ func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) 
 			}
 			listener.Close()
 			listener = again
-			group.Go(func() { acceptControl(ctx, again, dev) })
+			group.Go(func() { acceptControl(ctx, again, process) })
 		}
 	}
 }
@@ -223,7 +224,7 @@ func listenControl(ctx context.Context, path string) (net.Listener, error) {
 }
 
 // acceptControl serves the control socket until it is closed.
-func acceptControl(ctx context.Context, l net.Listener, dev *device.Device) {
+func acceptControl(ctx context.Context, l net.Listener, process tunnelProcess) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	slots := make(chan struct{}, maxControls)
@@ -241,7 +242,7 @@ func acceptControl(ctx context.Context, l net.Listener, dev *device.Device) {
 		group.Go(func() {
 			defer func() { <-slots }()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			dev.IpcHandle(c)
+			process.handle(c)
 		})
 	}
 }

@@ -141,7 +141,7 @@ func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *
 		trip:        of("entente_fabric_round_trip_seconds", "Round trips of probes on ways that traffic goes."),
 		switches:    desc("entente_fabric_switches_total", "How often traffic to a peer changed from some gateways to others.", "peer"),
 		packets:     desc("entente_fabric_packets_total", "Packets of all tunnels of the node, decrypted.", "direction"),
-		dropped:     desc("entente_fabric_dropped_packets_total", "Packets that the rules of the node dropped.", "reason", "peer"),
+		dropped:     desc("entente_fabric_dropped_packets_total", "Packets that the rules of the node or its WireGuard dropped.", "reason", "peer"),
 		peerPackets: desc("entente_fabric_peer_packets_total", "Packets from and to a peer, on the one node that translates them.", "peer", "via", "direction"),
 		peerBytes:   desc("entente_fabric_peer_bytes_total", "Bytes of these, decrypted.", "peer", "via", "direction"),
 		refused:     desc("entente_fabric_receive_errors_total", "Packets that the device refused; if it is one of the kernel, also because of the cipher."),

@@ -66,7 +66,7 @@ func TestMetricsHaveEachWay(t *testing.T) {
 		}},
 	}
 	c := newCollector(f, func() *time.Time { return new(time.Unix(2000, 0)) }, slog.New(slog.DiscardHandler))
-	const want = `# HELP entente_fabric_dropped_packets_total Packets that the rules of the node dropped.
+	const want = `# HELP entente_fabric_dropped_packets_total Packets that the rules of the node or its WireGuard dropped.
 # TYPE entente_fabric_dropped_packets_total counter
 entente_fabric_dropped_packets_total{peer="",reason="not_exposed"} 10
 entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11

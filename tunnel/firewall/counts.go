@@ -26,6 +26,8 @@ const (
 	ToOverlay Reason = "to the overlay"
 	// FromNetwork: an address inside the tunnels comes from outside of them.
 	FromNetwork Reason = "to the overlay from outside"
+	// Cipher: a peer sends from an address that is not one of its aliases. WireGuard drops the packet, not a rule.
+	Cipher Reason = "cipher"
 	// ToRelay: a peer that is not in-band sends to a relay of the peer API.
 	ToRelay Reason = "to the relay"
 )
