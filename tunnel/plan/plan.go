@@ -228,7 +228,7 @@ func (p *planner) home() error {
 		p.owned = append(p.owned, n.PodCIDRs...)
 	}
 	slices.SortFunc(p.owned, netip.Prefix.Compare)
-	p.homeNet, p.podNet = p.homeNet.With(d.Reserved...).With(p.owned...), p.podNet.With(d.Pods...)
+	p.homeNet, p.podNet = p.homeNet.With(d.Reserved...).With(p.owned...), p.podNet.With(d.Pods...).With(p.owned...)
 	p.out.Home = append(p.out.Home, p.owned...)
 	p.out.Own = append(p.out.Own, p.self.PodCIDRs...)
 	for _, n := range p.d.Nodes {

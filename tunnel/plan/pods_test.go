@@ -250,3 +250,17 @@ func TestAliasesOfPodsEndOnTheNodeUnlessTheClusterHasTheAddress(t *testing.T) {
 		})
 	}
 }
+
+// The prefixes of nodes are known before the cluster's, which an agent announces.
+func TestAPodThatAPeerKnowsByItsAddressIsNotAHost(t *testing.T) {
+	t.Parallel()
+	d := home("worker")
+	d.Peers[0].Local = []Mapping{{pfx("10.200.2.9/32"), pfx("10.241.0.1/32")}, {pfx("192.0.2.9/32"), pfx("10.241.0.2/32")}}
+	l, err := Plan(d, Observed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(l.Hosts, []netip.Prefix{pfx("192.0.2.9/32")}) {
+		t.Errorf("hosts are %v", l.Hosts)
+	}
+}

@@ -12,20 +12,34 @@ import (
 	"pgregory.net/rapid"
 )
 
+// dualHome is [home] with pods of both families, on one of its nodes.
+func dualHome(t *rapid.T) Desired {
+	d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
+	for i := range d.Nodes {
+		d.Nodes[i].PodCIDRs = append(d.Nodes[i].PodCIDRs, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x77, 0, 1, 9: byte(i + 1)}), 80))
+	}
+	d.Peers[0].Local = append(d.Peers[0].Local, Mapping{pfx("fd77:1::/64"), pfx("fd01::/64")}) // the home cluster's own
+	return d
+}
+
 // drawPeer is a peer whose aliases, keys and classes are its own.
 func drawPeer(t *rapid.T, i int) Peer {
 	q := Peer{ClusterID: fmt.Sprintf("peer%d", i), PresharedKey: PresharedKey{byte(i), 1}}
 	for g := range rapid.IntRange(1, 3).Draw(t, "gateways") {
 		q.Gateways = append(q.Gateways, Gateway{Node: fmt.Sprint("g", g), PublicKey: PublicKey{byte(i), byte(g), 9}, Endpoints: []string{fmt.Sprintf("203.0.113.%d:51820", 10*i+g)}})
 	}
-	q.Local = []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(40 + i)}), 16)}}
-	q.Remote = []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(20 + i)}), 16)}}
-	if rapid.Bool().Draw(t, "six") {
-		six := func(group byte) netip.Prefix {
-			return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, group, 7: byte(i)}), 64)
-		}
-		q.Local = append(q.Local, Mapping{pfx("fd77:1::/64"), six(1)})
-		q.Remote = append(q.Remote, Mapping{pfx("fd77:1::/64"), six(2)})
+	four := func(group byte) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, group + byte(i)}), 16)
+	}
+	six := func(group byte) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, group, 7: byte(i)}), 64)
+	}
+	families := rapid.SampledFrom([]string{"4", "6", "46"}).Draw(t, "families")
+	if strings.Contains(families, "4") {
+		q.addAliases(t, pfx("10.200.0.0/16"), pfx("10.201.0.0/16"), four(40), four(20), netip.MustParseAddr("10.200.2.9"))
+	}
+	if strings.Contains(families, "6") {
+		q.addAliases(t, pfx("fd77:1::/64"), pfx("fd78:1::/64"), six(1), six(2), netip.MustParseAddr("fd77:1::2:0:0:9"))
 	}
 	for e := range rapid.IntRange(0, 2).Draw(t, "exposures") {
 		q.Inbound = append(q.Inbound, Exposure{
@@ -36,10 +50,31 @@ func drawPeer(t *rapid.T, i int) Peer {
 	return q
 }
 
+// addAliases draws by what a peer knows this cluster, and this cluster the peer, in one family: by prefixes, the
+// peer's being the same or another one, or by single addresses where a pool has no room.
+func (q *Peer) addAliases(t *rapid.T, own, another, here, there netip.Prefix, pod netip.Addr) {
+	if rapid.IntRange(0, 2).Draw(t, "knows single addresses") == 0 {
+		for range rapid.IntRange(0, 3).Draw(t, "known addresses") {
+			q.Local = append(q.Local, Mapping{host(pod), host(here.Addr().Next())})
+			pod, here = pod.Next(), netip.PrefixFrom(here.Addr().Next(), here.Bits())
+		}
+	} else {
+		q.Local = append(q.Local, Mapping{own, here})
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "is known by") {
+	case 0:
+		q.RemoteBlocks = append(q.RemoteBlocks, there)
+	case 1:
+		q.Remote = append(q.Remote, Mapping{another, there})
+	default:
+		q.Remote = append(q.Remote, Mapping{own, there})
+	}
+}
+
 // leave removes a peer from a layout.
 func leave(l Layout, q Peer) Layout {
 	alias := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(q.Remote, func(m Mapping) bool { return m.Alias.Overlaps(p) })
+		return slices.ContainsFunc(q.Aliases(), p.Overlaps)
 	}
 	overlay := func(p netip.Prefix) bool {
 		return overlayPrefix(q.ClusterID).Contains(p.Addr()) && slices.ContainsFunc(q.Gateways, func(g Gateway) bool { return host(GatewayOverlay(q, g)) == p })
@@ -72,9 +107,7 @@ func leave(l Layout, q Peer) Layout {
 func TestAPeerThatGoesLeavesThePlanAsItWas(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
-		d.Nodes[0].PodCIDRs, d.Nodes[1].PodCIDRs = append(d.Nodes[0].PodCIDRs, pfx("fd77:1:0:0:1::/80")), append(d.Nodes[1].PodCIDRs, pfx("fd77:1:0:0:2::/80"))
-		d.Peers[0].Local = append(d.Peers[0].Local, Mapping{pfx("fd77:1::/64"), pfx("fd01::/64")}) // the home cluster's own
+		d := dualHome(t)
 		d.Pool = []netip.Prefix{pfx("10.16.0.0/12")}
 		observed := Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1")}, Carriers: map[string]Carrier{}}
 		count := rapid.IntRange(1, 5).Draw(t, "others")
@@ -111,8 +144,7 @@ func TestAPeerThatGoesLeavesThePlanAsItWas(t *testing.T) {
 func TestAnAnnouncementChangesNothingForOtherPeers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
-		d.Peers[0].Local = append(d.Peers[0].Local, Mapping{pfx("fd77:1::/64"), pfx("fd01::/64")}) // the home cluster's own
+		d := dualHome(t)
 		for i := range rapid.IntRange(0, 3).Draw(t, "others") {
 			d.Peers = append(d.Peers, drawPeer(t, i))
 		}
@@ -144,9 +176,12 @@ func TestAnAnnouncementChangesNothingForOtherPeers(t *testing.T) {
 		if slices.ContainsFunc(with.Problems, func(p Problem) bool { return p.Peer == evil.ClusterID && strings.HasPrefix(p.Text, "left out") }) {
 			evil = Peer{ClusterID: evil.ClusterID} // nothing is its own, whatever it claims
 		}
-		evil.Remote = slices.DeleteFunc(evil.Remote, func(m Mapping) bool { // an alias that is left out is not its own, either
-			return slices.ContainsFunc(slices.Concat(without.Remote, without.Home, d.Reserved), m.Alias.Overlaps)
-		})
+		// An alias that is left out is not its own, either.
+		others := func(a netip.Prefix) bool {
+			return slices.ContainsFunc(slices.Concat(without.Remote, without.Home, d.Reserved), a.Overlaps)
+		}
+		evil.Remote = slices.DeleteFunc(evil.Remote, func(m Mapping) bool { return others(m.Alias) })
+		evil.RemoteBlocks = slices.DeleteFunc(evil.RemoteBlocks, others)
 		if diff := cmp.Diff(without, leave(with, evil), compareAddrs(), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("it changed the plan for others (-without +with):\n%s", diff)
 		}

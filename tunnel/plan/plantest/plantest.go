@@ -24,18 +24,26 @@ type Pod struct {
 type Node struct {
 	Cluster, Name string
 	Pods          []netip.Prefix
-	Gateway       bool
+	// Own are its own addresses among those of its pods, one of each family at most.
+	Own     []netip.Addr
+	Gateway bool
 	// Announced says that its pods are announced to other clusters, so that they are reached directly.
 	Announced bool
 }
 
-// World is a set of clusters that peer with each other, all or some, and have the same pod prefix.
+// World is a set of clusters that peer with each other, all or some. They have the same pod prefix Real, and
+// know each other's by Alias, unless Prefixes and Aliases are set.
 type World struct {
 	Real  netip.Prefix
 	Nodes []Node
 	Pods  []Pod
 	// Alias is the prefix by which a cluster knows the pods of another.
 	Alias func(knows, known string) netip.Prefix
+	// Prefixes returns the pod prefixes of a cluster, of both families.
+	Prefixes func(cluster string) []netip.Prefix
+	// Aliases returns by what a cluster knows the addresses of another. A pod without an alias is seen under
+	// that of its node's own address of its family, which must have one.
+	Aliases func(knows, known string) Aliases
 	// Direct returns what a node knows about one of another cluster that it can reach directly, or
 	// false if it has no tunnel to it. Nil means that no node has such a tunnel.
 	Direct func(from Node, to plan.RemoteNode) (plan.Direct, bool)
@@ -50,6 +58,13 @@ type World struct {
 	// Key and Endpoints are those of a node.
 	Key       func(Node) plan.PublicKey
 	Endpoints func(Node) []string
+}
+
+// Aliases are those by which a cluster knows another: of whole prefixes, or of single addresses inside of
+// blocks.
+type Aliases struct {
+	Mappings []plan.Mapping
+	Blocks   []netip.Prefix
 }
 
 // TB is the part of testing.TB that a check uses.
@@ -71,15 +86,21 @@ func (w World) Check(t TB, over Net) {
 	t.Helper()
 	for _, from := range w.Pods {
 		for _, to := range w.Pods {
-			if from.Cluster == to.Cluster {
+			if from.Cluster == to.Cluster || from.Addr.Is4() != to.Addr.Is4() {
 				continue
 			}
 			if w.apart(from.Cluster, to.Cluster) {
 				w.checkTransit(t, over, from, to)
 				continue
 			}
-			at, ok := plan.Remap(to.Addr, w.Real, w.Alias(from.Cluster, to.Cluster))
-			as, ok2 := plan.Remap(from.Addr, w.Real, w.Alias(to.Cluster, from.Cluster))
+			at, ok := w.alias(from.Cluster, to.Cluster, to.Addr)
+			if !ok && w.Aliases != nil {
+				continue // there is no address to send to
+			}
+			as, ok2 := w.alias(to.Cluster, from.Cluster, from.Addr)
+			if own := w.own(from); !ok2 && own.IsValid() {
+				as, ok2 = w.alias(to.Cluster, from.Cluster, own)
+			}
 			if !ok || !ok2 {
 				t.Errorf("no aliases for %v and %v", from, to)
 				continue
@@ -117,6 +138,46 @@ func (w World) checkTransit(t TB, over Net, from, to Pod) {
 			t.Errorf("%s/%v reaches %s/%v through %s, which is closed", from.Cluster, from.Addr, to.Cluster, to.Addr, through)
 		}
 	}
+}
+
+// aliases is by what a cluster knows another.
+func (w World) aliases(knows, known string) Aliases {
+	if w.Aliases != nil {
+		return w.Aliases(knows, known)
+	}
+	return Aliases{Mappings: []plan.Mapping{{Real: w.Real, Alias: w.Alias(knows, known)}}}
+}
+
+// alias is the alias by which a cluster knows an address of another, and false if it has none.
+func (w World) alias(knows, known string, a netip.Addr) (netip.Addr, bool) {
+	return remap(a, w.aliases(knows, known).Mappings, false)
+}
+
+// prefixes are those of a cluster's pods.
+func (w World) prefixes(cluster string) []netip.Prefix {
+	if w.Prefixes != nil {
+		return w.Prefixes(cluster)
+	}
+	return []netip.Prefix{w.Real}
+}
+
+// own is the own address of a pod's node, of the pod's family; invalid if it has none.
+func (w World) own(p Pod) netip.Addr {
+	for _, n := range w.Nodes {
+		if n.Cluster == p.Cluster && n.Name == p.Node {
+			return ofFamily(n.Own, p.Addr)
+		}
+	}
+	return netip.Addr{}
+}
+
+func ofFamily(list []netip.Addr, of netip.Addr) netip.Addr {
+	for _, a := range list {
+		if a.Is4() == of.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func (w World) apart(a, b string) bool { return w.Apart != nil && w.Apart(a, b) }
@@ -187,10 +248,13 @@ func (w World) Desired(self Node) plan.Desired {
 		}
 		q := peers[n.Cluster]
 		if q == nil {
-			q = &plan.Peer{
-				ClusterID: n.Cluster, PresharedKey: plan.PresharedKey{1, 2, 3},
-				Local:  []plan.Mapping{{Real: w.Real, Alias: w.Alias(n.Cluster, self.Cluster)}},
-				Remote: []plan.Mapping{{Real: w.Real, Alias: w.Alias(self.Cluster, n.Cluster)}},
+			q = &plan.Peer{ClusterID: n.Cluster, PresharedKey: plan.PresharedKey{1, 2, 3}, Local: w.aliases(n.Cluster, self.Cluster).Mappings}
+			known := w.aliases(self.Cluster, n.Cluster)
+			q.RemoteBlocks = known.Blocks
+			for _, m := range known.Mappings {
+				if !m.Real.IsSingleIP() {
+					q.Remote = append(q.Remote, m)
+				}
 			}
 			peers[n.Cluster], order = q, append(order, n.Cluster)
 		}
@@ -222,7 +286,7 @@ func (w World) announced(cluster string) map[string][]netip.Prefix {
 			nodes = append(nodes, plan.Node{Name: n.Name, PodCIDRs: n.Pods})
 		}
 	}
-	pods := plan.DirectPods(nodes, []netip.Prefix{w.Real}, plan.MaxDirectPods)
+	pods := plan.DirectPods(nodes, w.prefixes(cluster), plan.MaxDirectPods)
 	for _, n := range w.Nodes {
 		if n.Cluster == cluster && !n.Announced {
 			delete(pods, n.Name)
@@ -246,7 +310,7 @@ func Simulate(w World) (*Simulation, error) {
 		layouts := map[plan.PublicKey]plan.Layout{}
 		for _, n := range w.Nodes {
 			d := w.Desired(n)
-			l, err := plan.Plan(d, plan.Observed{Direct: s.directs(n, d)})
+			l, err := plan.Plan(d, plan.Observed{Direct: s.directs(n, d), Sources: n.Own})
 			if err != nil {
 				return nil, err
 			}
@@ -293,7 +357,7 @@ func (s *Simulation) Open(from, to Pod, at netip.Addr) (netip.Addr, error) {
 	switch {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("the answer: %w", err)
-	case back != from.Addr || by != at:
+	case back != s.masquerade(s.layouts[s.world.Key(*s.nodeOf(from))], from.Addr, at) || by != at:
 		return netip.Addr{}, fmt.Errorf("the answer arrives at %v from %v", back, by)
 	}
 	return seen, nil
@@ -312,6 +376,9 @@ func (s *Simulation) nodeOf(p Pod) *Node {
 // source there.
 func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source netip.Addr, err error) {
 	at, source := s.world.Key(*s.nodeOf(from)), from.Addr
+	if !answer {
+		source = s.masquerade(s.layouts[at], source, to)
+	}
 	for range 6 { // from a node to its carrier, to the other's, perhaps to that of a third and its other gateway, to the node of the pod
 		l := s.layouts[at]
 		if src, dst, ok := directly(l, source, to); ok {
@@ -353,6 +420,16 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 		}
 	}
 	return arrived, source, errors.New("it goes round in circles")
+}
+
+// masquerade returns the source of a packet that leaves a pod's node for an alias.
+func (s *Simulation) masquerade(l plan.Layout, source, to netip.Addr) netip.Addr {
+	for _, m := range l.Masquerades {
+		if contains(m.Remote, to) && !contains(m.Known, source) {
+			return ofFamily(l.Sources, source)
+		}
+	}
+	return source
 }
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
