@@ -26,7 +26,7 @@ import (
 const health = "/tmp/health"
 
 const usage = `usage: tool [COMMAND]
-  serve [ADDRESS]            the default: HTTP on :8080, TCP and UDP echo on :8081
+  serve [ADDRESS]            the default: HTTP and gRPC's health service on :8080, TCP and UDP echo on :8081
   curl [-4|-6] [-n N] [-t D] URL
                              fetch URL N times, waiting at most D each time
   api [-w D] PATH            ask the API server, as client-go does in a cluster, and watch
@@ -174,6 +174,7 @@ func serve(ctx context.Context, args []string) error {
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	mux.HandleFunc("POST /grpc.health.v1.Health/Check", grpcHealth)
 	// bytes answers with N bytes; sink counts what it is sent.
 	mux.HandleFunc("/bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
@@ -188,7 +189,9 @@ func serve(ctx context.Context, args []string) error {
 		n, err := io.Copy(io.Discard, r.Body)
 		fmt.Fprintln(w, n, err)
 	})
-	srv := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true) // as gRPC without TLS speaks it
 	var listen net.ListenConfig
 	tcp, err := listen.Listen(ctx, "tcp", echoAddress)
 	if err != nil {
@@ -211,6 +214,15 @@ func serve(ctx context.Context, args []string) error {
 		return err
 	}
 	return nil
+}
+
+// grpcHealth answers a Check of gRPC's health protocol with SERVING.
+func grpcHealth(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Trailer", "Grpc-Status")
+	_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, 1}) // not compressed, two bytes: field 1, the status, is 1
+	w.Header().Set("Grpc-Status", "0")
 }
 
 type zeros struct{}
