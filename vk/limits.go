@@ -8,6 +8,8 @@ const (
 	// maxNodeLabels is how many labels of the provider a node takes.
 	maxNodeLabels = 64
 
+	// maxDaemonSets is of how many DaemonSets a node knows that they have the event about their pods on it.
+	maxDaemonSets = 1024
 	// maxEventsPerPod is how many different events of a pod are shown.
 	maxEventsPerPod = 64
 

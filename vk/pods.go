@@ -320,6 +320,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		if n.offloads(p.pod.Namespace) == yes {
 			why = "namespace " + p.pod.Namespace + " has podStrategy Local"
 		}
+		n.warnDaemonSet(p.pod)
 		return n.patchStatus(ctx, p.pod, podstatus.NotApplicable(p.pod,
 			why+", so this pod is not run here; this is not an error of the pod", metav1.Now()))
 	case stepLeave:
@@ -726,6 +727,31 @@ func (n *Node) warn(p podPlan, reason, message string) {
 	if news {
 		n.event(p.pod, corev1.EventTypeWarning, reason, message)
 	}
+}
+
+// warnDaemonSet records an event of the DaemonSet of a pod that is not run here, once and not for each of its pods. A pod
+// that was there before a restart has its status already.
+func (n *Node) warnDaemonSet(pod *corev1.Pod) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != "DaemonSet" || pod.Status.Reason == podstatus.ReasonNotApplicable {
+		return
+	}
+	n.mu.Lock()
+	_, was := n.daemonSets[owner.UID]
+	if !was {
+		if n.daemonSets == nil || len(n.daemonSets) >= maxDaemonSets {
+			n.daemonSets = map[types.UID]struct{}{}
+		}
+		n.daemonSets[owner.UID] = struct{}{}
+	}
+	n.mu.Unlock()
+	if was {
+		return
+	}
+	n.recorder.Event(&corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: pod.Namespace, Name: owner.Name, UID: owner.UID},
+		corev1.EventTypeNormal, "NotOnVirtualNodes",
+		"its pods are not run on virtual nodes, as "+n.cfg.Name+", and are reported as ready there, so its rolling updates do not wait for them; "+
+			"to have none there, set placement.daemonSets=true of Entente's chart, or require "+api.LabelVirtualNode+" DoesNotExist in its node affinity")
 }
 
 // event records an event of a pod, within the budget.

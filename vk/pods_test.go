@@ -930,6 +930,35 @@ func TestADeletedPodThatNeverCrossedIsFailedWhereAFinalizerKeepsIt(t *testing.T)
 	}
 }
 
+// A DaemonSet has one event that its pods are not run on virtual nodes, however many there are and were.
+func TestADaemonSetIsToldOnceThatItsPodsAreNotRun(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.offload()
+		h.client.ClearActions()
+		for i := range 3 {
+			name := fmt.Sprint("ds-", i)
+			h.bind(fmt.Sprint("u", i+1), name, func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "ds", UID: "set", Controller: new(true)}}
+			})
+			h.wantPhase(name, corev1.PodPending, podstatus.ReasonNotApplicable)
+		}
+		h.after(time.Minute)
+		told := 0
+		for _, a := range h.client.Actions() {
+			if c, ok := a.(k8stesting.CreateAction); ok && a.GetResource().Resource == "events" {
+				e := c.GetObject().(*corev1.Event)
+				if e.InvolvedObject.Kind != "DaemonSet" || e.InvolvedObject.UID != "set" || e.Reason != "NotOnVirtualNodes" {
+					t.Errorf("an event of %s %s: %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason)
+				}
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("%d events, want one", told)
+		}
+	})
+}
+
 func TestAForeignPodIsNotApplicable(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.offload()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -184,6 +185,8 @@ type Node struct {
 	fences   fencing.Home
 	tunnel   tunnel
 	excess   excess
+	// daemonSets has the UIDs of those that have the event that their pods are not run here.
+	daemonSets map[types.UID]struct{}
 	// dropped is labels that earlier revisions of the contract gave the node.
 	dropped  []string
 	removed  bool

@@ -30,8 +30,12 @@ func (a *agent) placePods(ctx context.Context, cfg PlacementConfig) error {
 	if _, err := a.mgr.GetCache().GetInformer(ctx, &v1alpha1.NamespaceOffloading{}); err != nil {
 		return fmt.Errorf("watch NamespaceOffloadings: %w", err)
 	}
+	daemonSets := newKeptOff(a.direct, a.events)
+	if err := a.run(daemonSets.run); err != nil {
+		return err
+	}
 	web := &http.Server{
-		Handler:           &placement.Webhook{Offloading: a.offloadingOf, Log: a.log},
+		Handler:           &placement.Webhook{Offloading: a.offloadingOf, KeptOff: daemonSets.add, Log: a.log},
 		TLSConfig:         &tls.Config{GetCertificate: certificate.GetCertificate, MinVersion: tls.VersionTLS13},
 		ReadHeaderTimeout: placementTimeout, ReadTimeout: placementTimeout, WriteTimeout: placementTimeout, IdleTimeout: time.Minute,
 		MaxHeaderBytes: maxPlacementHeader,

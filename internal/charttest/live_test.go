@@ -1086,71 +1086,44 @@ func (w *warned) HandleWarningHeaderWithContext(_ context.Context, _ int, _, tex
 	w.texts = append(w.texts, text)
 }
 
+// newDaemonSet returns one whose pods have these tolerations and this affinity.
+func newDaemonSet(namespace string, affinity *corev1.Affinity, tolerations ...corev1.Toleration) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name("ds")}, Spec: appsv1.DaemonSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels("a", "b")},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels("a", "b")}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}, Tolerations: tolerations, Affinity: affinity,
+		}},
+	}}
+}
+
+func goesToVirtualNodes(t *testing.T, d *appsv1.DaemonSet) bool {
+	t.Helper()
+	pod := &corev1.Pod{Spec: d.Spec.Template.Spec}
+	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "v", Labels: labels(virtualNode, "true", "zone", "a")}})
+	if err != nil {
+		t.Error(err)
+	}
+	return ok
+}
+
 // testDaemonSets checks on which nodes the controller of DaemonSets makes pods: where
 // they match, and tolerate the taint.
 func (c cluster) testDaemonSets(t *testing.T) {
 	ns := newNamespace(nil)
 	c.create(t, ns)
-	everything, ours := corev1.Toleration{Operator: "Exists"}, corev1.Toleration{Key: virtualNode, Operator: "Exists"}
-	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Exists"}}}
-	set := func(affinity *corev1.Affinity, tolerations ...corev1.Toleration) *appsv1.DaemonSet {
-		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: name("ds")}, Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels("a", "b")},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels("a", "b")}, Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "c", Image: "i"}}, Tolerations: tolerations, Affinity: affinity,
-			}},
-		}}
-	}
-	nodeAffinity := func(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
-		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
-	}
-	onVirtual := func(d *appsv1.DaemonSet) bool {
-		pod := &corev1.Pod{Spec: d.Spec.Template.Spec}
-		ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "v", Labels: labels(virtualNode, "true", "zone", "a")}})
-		if err != nil {
-			t.Error(err)
-		}
-		return ok
-	}
+	everything := corev1.Toleration{Operator: "Exists"}
 	if err := c.upgrade("--set", "placement.daemonSets=true"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the policy of DaemonSets", func() error {
-		d := set(nil, everything)
-		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || onVirtual(d) {
-			return fmt.Errorf("one that tolerates everything goes to virtual nodes: %w", cmp.Or(err, errors.New("no error")))
-		}
-		return nil
-	})
-	for name, row := range map[string]struct {
-		set     *appsv1.DaemonSet
-		changed bool
-	}{
-		"tolerates everything":       {set(nil, everything), true},
-		"tolerates virtual nodes":    {set(nil, ours), true},
-		"wants a zone":               {set(nodeAffinity(zone, zone), everything), true},
-		"prefers":                    {set(&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}, everything), true},
-		"keeps away from other pods": {set(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}, everything), true},
-		"tolerates something else":   {set(nil, corev1.Toleration{Key: "x", Operator: "Exists"}), false},
-		"names its own nodes":        {set(nodeAffinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: virtualNode, Operator: "In", Values: []string{"true"}}}}), everything), false},
-	} {
-		before := row.set.Spec.Template.Spec.Affinity.DeepCopy()
-		if err := c.admin.Create(t.Context(), row.set, client.DryRunAll); err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if changed := !equality.Semantic.DeepEqual(before, row.set.Spec.Template.Spec.Affinity); changed != row.changed || changed && onVirtual(row.set) {
-			t.Errorf("%s: its affinity is %+v", name, row.set.Spec.Template.Spec.Affinity)
-		}
-	}
+	c.testNewDaemonSets(t)
 	// One that was there before: not touched until its template changes.
 	if err := c.upgrade(); err != nil {
 		t.Fatal(err)
 	}
-	old := set(nil, everything)
+	old := newDaemonSet(ns.Name, nil, everything)
 	waitFor(t, "the policy of DaemonSets to end", func() error {
 		d := old.DeepCopy()
-		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || !onVirtual(d) {
+		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || !goesToVirtualNodes(t, d) {
 			return fmt.Errorf("it is kept off: %w", cmp.Or(err, errors.New("no error")))
 		}
 		return nil
@@ -1162,7 +1135,7 @@ func (c cluster) testDaemonSets(t *testing.T) {
 	waitFor(t, "the policy of DaemonSets to be back", func() error {
 		d := old.DeepCopy()
 		d.Spec.Template.Spec.Containers[0].Image = "new"
-		if err := c.admin.Update(t.Context(), d, client.DryRunAll); err != nil || onVirtual(d) {
+		if err := c.admin.Update(t.Context(), d, client.DryRunAll); err != nil || goesToVirtualNodes(t, d) {
 			return fmt.Errorf("with a new template it goes to virtual nodes: %w", cmp.Or(err, errors.New("no error")))
 		}
 		return nil
@@ -1171,6 +1144,56 @@ func (c cluster) testDaemonSets(t *testing.T) {
 	d.Labels = labels("only", "this")
 	if err := c.admin.Update(t.Context(), d, client.DryRunAll); err != nil || d.Spec.Template.Spec.Affinity != nil {
 		t.Errorf("a label changes its template: %v, %+v", err, d.Spec.Template.Spec.Affinity)
+	}
+}
+
+// testNewDaemonSets checks what becomes of the affinity of new DaemonSets, by the policy or by the webhook.
+func (c cluster) testNewDaemonSets(t *testing.T) {
+	ns := newNamespace(nil)
+	c.create(t, ns)
+	everything, ours := corev1.Toleration{Operator: "Exists"}, corev1.Toleration{Key: virtualNode, Operator: "Exists"}
+	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Exists"}}}
+	field := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"v"}}}}
+	nodeAffinity := func(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+	set := func(affinity *corev1.Affinity, tolerations ...corev1.Toleration) *appsv1.DaemonSet {
+		return newDaemonSet(ns.Name, affinity, tolerations...)
+	}
+	waitFor(t, "DaemonSets to be kept off", func() error {
+		d := set(nil, everything)
+		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || goesToVirtualNodes(t, d) {
+			return fmt.Errorf("one that tolerates everything goes to virtual nodes: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	for name, row := range map[string]struct {
+		set     *appsv1.DaemonSet
+		changed bool
+	}{
+		"tolerates everything":       {set(nil, everything), true},
+		"tolerates virtual nodes":    {set(nil, ours), true},
+		"tolerates all NoSchedule":   {set(nil, corev1.Toleration{Operator: "Exists", Effect: "NoSchedule"}), true},
+		"tolerates NoExecute":        {set(nil, corev1.Toleration{Operator: "Exists", Effect: "NoExecute"}), false},
+		"wants a zone":               {set(nodeAffinity(zone, zone), everything), true},
+		"wants a node or a zone":     {set(nodeAffinity(field, corev1.NodeSelectorTerm{}, zone), everything), true},
+		"prefers":                    {set(&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}, everything), true},
+		"keeps away from other pods": {set(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}, everything), true},
+		"tolerates something else":   {set(nil, corev1.Toleration{Key: "x", Operator: "Exists"}), false},
+		"names its own nodes":        {set(nodeAffinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: virtualNode, Operator: "In", Values: []string{"true"}}}}), everything), false},
+	} {
+		before := row.set.DeepCopy()
+		if err := c.admin.Create(t.Context(), row.set, client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		is := row.set.Spec.Template.Spec.Affinity
+		if changed := !equality.Semantic.DeepEqual(before.Spec.Template.Spec.Affinity, is); changed != row.changed || changed && goesToVirtualNodes(t, row.set) {
+			t.Errorf("%s: its affinity is %+v", name, is)
+		}
+		if webhook := keptOff(t, before).Spec.Template.Spec.Affinity; !equality.Semantic.DeepEqual(webhook, is) {
+			t.Errorf("%s: the webhook makes the affinity %s, the API server has %s", name, text(webhook), text(is))
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,22 +95,43 @@ func decided(t *testing.T, pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloa
 	if len(operations) == 0 {
 		return pod
 	}
-	patch, err := jsonpatch.DecodePatch([]byte(text(operations)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	patched, err := patch.Apply([]byte(text(pod)))
-	if err != nil {
-		t.Fatalf("%s on %s: %v", text(operations), text(pod), err)
-	}
 	var out corev1.Pod
-	if err := json.Unmarshal(patched, &out); err != nil {
-		t.Fatal(err)
-	}
+	patched(t, operations, pod, &out)
 	if again := placement.Decide(&out, offloading); len(again) > 0 {
 		t.Errorf("a pod that was placed is changed once more: %s", text(again))
 	}
 	return &out
+}
+
+// keptOff is what the webhook makes of a new DaemonSet.
+func keptOff(t *testing.T, set *appsv1.DaemonSet) *appsv1.DaemonSet {
+	t.Helper()
+	operations := placement.KeepOff(nil, set)
+	if len(operations) == 0 {
+		return set
+	}
+	var out appsv1.DaemonSet
+	patched(t, operations, set, &out)
+	if again := placement.KeepOff(nil, &out); len(again) > 0 {
+		t.Errorf("a DaemonSet that is kept off is changed once more: %s", text(again))
+	}
+	return &out
+}
+
+// patched reads an object with a patch applied into another one.
+func patched(t *testing.T, operations []placement.Operation, object, into any) {
+	t.Helper()
+	patch, err := jsonpatch.DecodePatch([]byte(text(operations)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := patch.Apply([]byte(text(object)))
+	if err != nil {
+		t.Fatalf("%s on %s: %v", text(operations), text(object), err)
+	}
+	if err := json.Unmarshal(is, into); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // placed is pods of a namespace in which placement has to decide something.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"log/slog"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +17,11 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/placement"
 )
 
 // What lets pods onto virtual nodes is a policy where the API server has them, and else a webhook,
@@ -54,13 +58,63 @@ func TestPlacementFollowsTheAPIServer(t *testing.T) {
 			}
 		})
 	}
-	for set, want := range map[string]string{
-		"placement.by=Policy":       "no MutatingAdmissionPolicy",
-		"placement.daemonSets=true": "placement.daemonSets needs",
-	} {
-		if _, err := template(t, "--kube-version=1.32.0", "--set="+set); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s with Kubernetes 1.32: got %v, want %q", set, err, want)
+	if _, err := template(t, "--kube-version=1.32.0", "--set=placement.by=Policy"); err == nil || !strings.Contains(err.Error(), "no MutatingAdmissionPolicy") {
+		t.Errorf("placement.by=Policy with Kubernetes 1.32: got %v", err)
+	}
+}
+
+// DaemonSets are kept off virtual nodes by the webhook, too: it blocks none, and the agent may read them only then.
+func TestWebhookForDaemonSetsBlocksNone(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]int{"placement.daemonSets=true": 2, "placement.daemonSets=false": 1} {
+		found := render(t, "--kube-version=1.32.0", "--set="+set)
+		hooks := one[*admissionv1.MutatingWebhookConfiguration](t, found, "entente-placement").Webhooks
+		if len(hooks) != want {
+			t.Fatalf("%s: %d webhooks, want %d", set, len(hooks), want)
 		}
+		reads := slices.ContainsFunc(one[*rbacv1.ClusterRole](t, found, "entente-agent").Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Equal(r.Resources, []string{"daemonsets"}) && slices.Equal(r.Verbs, []string{"get"})
+		})
+		if reads != (want == 2) {
+			t.Errorf("%s: the agent may read DaemonSets: %t", set, reads)
+		}
+		for _, w := range hooks[1:] {
+			if *w.FailurePolicy != admissionv1.Ignore || *w.TimeoutSeconds > 2 || *w.SideEffects != admissionv1.SideEffectClassNoneOnDryRun ||
+				!slices.Equal(w.Rules[0].Resources, []string{"daemonsets"}) || len(w.MatchConditions) != 2 {
+				t.Errorf("it is %+v", w)
+			}
+		}
+	}
+}
+
+// An API server asks the webhook about DaemonSets, and keeps those that tolerate everything off virtual nodes.
+func TestDaemonSetsAreKeptOffByTheWebhookOnARealAPIServer(t *testing.T) {
+	c := newCluster(t)
+	if err := c.upgrade("--set", "placement.by=Webhook", "--set", "placement.daemonSets=true"); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan string, 100)
+	hook := httptest.NewTLSServer(&placement.Webhook{Log: slog.New(slog.DiscardHandler), KeptOff: func(namespace, name string) { told <- namespace + "/" + name }})
+	t.Cleanup(hook.Close)
+	var config admissionv1.MutatingWebhookConfiguration
+	if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-placement"}, &config); err != nil {
+		t.Fatal(err)
+	}
+	config.Webhooks[1].ClientConfig = admissionv1.WebhookClientConfig{
+		URL: new(hook.URL + placement.Path), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}),
+	}
+	if err := c.admin.Update(t.Context(), &config); err != nil {
+		t.Fatal(err)
+	}
+	c.testNewDaemonSets(t)
+	if len(told) > 0 {
+		t.Errorf("a dry run is reported: %s", <-told)
+	}
+	ns := newNamespace(nil)
+	set := newDaemonSet(ns.Name, nil, corev1.Toleration{Operator: "Exists"})
+	c.create(t, ns, set)
+	if got := <-told; got != ns.Name+"/"+set.Name || goesToVirtualNodes(t, set) {
+		t.Errorf("reported is %s, and its affinity %v", got, set.Spec.Template.Spec.Affinity)
 	}
 }
 

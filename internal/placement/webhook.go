@@ -9,8 +9,10 @@ import (
 	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -18,13 +20,16 @@ import (
 // Path is where the webhook is served.
 const Path = "/placement"
 
-// Webhook serves the API server's AdmissionReviews (admission.k8s.io/v1) of pods that are created. It allows all of
-// them: a pod about which it cannot decide stays as it is. It does not authenticate its callers, as API servers do
+// Webhook serves the API server's AdmissionReviews (admission.k8s.io/v1) of pods that are created, and of DaemonSets. It
+// allows all of them: one about which it cannot decide stays as it is. It does not authenticate its callers, as API servers do
 // not prove their identity by default: a caller can learn how a namespace is offloaded, and nothing else.
 type Webhook struct {
 	// Offloading returns the NamespaceOffloading of a namespace; nil if it has none.
 	Offloading func(ctx context.Context, namespace string) (*v1alpha1.NamespaceOffloading, error)
-	Log        *slog.Logger
+	// KeptOff, if it is not nil, is called for each DaemonSet that is changed to keep its pods off virtual nodes, before
+	// the API server stores it. It must not block.
+	KeptOff func(namespace, name string)
+	Log     *slog.Logger
 }
 
 // ServeHTTP implements http.Handler.
@@ -50,7 +55,7 @@ func (w *Webhook) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	patch, err := w.decide(r.Context(), review.Request)
 	switch {
 	case err != nil:
-		w.Log.Warn("a pod is created without placement", "namespace", review.Request.Namespace, "err", err)
+		w.Log.Warn("an object is admitted without placement", "kind", review.Request.Kind.Kind, "namespace", review.Request.Namespace, "err", err)
 	case len(patch) > 0:
 		kind := admissionv1.PatchTypeJSONPatch
 		if response.Patch, err = json.Marshal(patch); err != nil {
@@ -64,9 +69,18 @@ func (w *Webhook) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 }
 
 func (w *Webhook) decide(ctx context.Context, r *admissionv1.AdmissionRequest) ([]Operation, error) {
-	if r.Operation != admissionv1.Create || r.SubResource != "" || r.Kind != (metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}) {
+	switch {
+	case r.SubResource != "":
 		return nil, nil
+	case r.Operation == admissionv1.Create && r.Kind == metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}:
+		return w.placePod(ctx, r)
+	case (r.Operation == admissionv1.Create || r.Operation == admissionv1.Update) && r.Kind == metav1.GroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSet")):
+		return w.keepOff(r)
 	}
+	return nil, nil
+}
+
+func (w *Webhook) placePod(ctx context.Context, r *admissionv1.AdmissionRequest) ([]Operation, error) {
 	offloading, err := w.Offloading(ctx, r.Namespace)
 	if err != nil || offloading == nil {
 		return nil, err
@@ -76,4 +90,23 @@ func (w *Webhook) decide(ctx context.Context, r *admissionv1.AdmissionRequest) (
 		return nil, fmt.Errorf("read the pod: %w", err)
 	}
 	return Decide(&pod, offloading), nil
+}
+
+func (w *Webhook) keepOff(r *admissionv1.AdmissionRequest) ([]Operation, error) {
+	var set, was appsv1.DaemonSet
+	old := &was
+	if err := json.Unmarshal(r.Object.Raw, &set); err != nil {
+		return nil, fmt.Errorf("read the DaemonSet: %w", err)
+	}
+	if r.Operation == admissionv1.Create {
+		old = nil
+	} else if err := json.Unmarshal(r.OldObject.Raw, old); err != nil {
+		return nil, fmt.Errorf("read the DaemonSet as it was: %w", err)
+	}
+	patch := KeepOff(old, &set)
+	// A name that the API server generates is not known yet.
+	if len(patch) > 0 && w.KeptOff != nil && set.Name != "" && !ptr.Deref(r.DryRun, false) {
+		w.KeptOff(r.Namespace, set.Name)
+	}
+	return patch, nil
 }

@@ -95,6 +95,56 @@ func TestWebhookRefusesMalformedReviews(t *testing.T) {
 	}
 }
 
+func TestWebhookKeepsDaemonSetsOffVirtualNodes(t *testing.T) {
+	t.Parallel()
+	const (
+		all     = `{"metadata":{"name":"d"},"spec":{"template":{"spec":{"tolerations":[{"operator":"Exists"}]}}}}`
+		zoned   = `{"metadata":{"name":"d"},"spec":{"template":{"spec":{"tolerations":[{"operator":"Exists"}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n"]}]},{"matchExpressions":[{"key":"zone","operator":"Exists"}]},{"matchExpressions":[{"key":"entente.dev/virtual-node","operator":"Exists"}]}]}}}}}}}`
+		other   = `{"metadata":{"name":"d"},"spec":{"template":{"spec":{"tolerations":[{"key":"x","operator":"Exists"}]}}}}`
+		kept    = `{"key":"entente.dev/virtual-node","operator":"DoesNotExist"}`
+		patched = `[{"op":"add","path":"/spec/template/spec/affinity","value":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[` + kept + `]}]}}}}]`
+		terms   = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/"
+	)
+	for name, tc := range map[string]struct {
+		operation, object, old, extra string
+		patch                         string
+		kept                          bool
+	}{
+		"a new one":                        {operation: "CREATE", object: all, patch: patched, kept: true},
+		"a dry run":                        {operation: "CREATE", object: all, extra: `,"dryRun":true`, patch: patched},
+		"one that tolerates other taints":  {operation: "CREATE", object: other},
+		"one whose template is new":        {operation: "UPDATE", object: all, old: other, patch: patched, kept: true},
+		"one whose template stays":         {operation: "UPDATE", object: all, old: all},
+		"one whose former state is absent": {operation: "UPDATE", object: all, old: `[1]`},
+		"its alternatives": {operation: "CREATE", object: zoned, kept: true, patch: `[{"op":"add","path":"` + terms + `0/matchExpressions","value":[` + kept + `]},` +
+			`{"op":"add","path":"` + terms + `1/matchExpressions/-","value":` + kept + `}]`},
+		"a malformed one": {operation: "CREATE", object: `{"spec":1}`},
+		"one deleted":     {operation: "DELETE", object: all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.old == "" {
+				tc.old = "null"
+			}
+			var told []string
+			w := &Webhook{Log: slog.New(slog.DiscardHandler), KeptOff: func(namespace, name string) { told = append(told, namespace+"/"+name) }}
+			out := httptest.NewRecorder()
+			w.ServeHTTP(out, httptest.NewRequest(http.MethodPost, Path, strings.NewReader(
+				`{"request":{"uid":"u","kind":{"group":"apps","version":"v1","kind":"DaemonSet"},"namespace":"logs","operation":"`+tc.operation+`","object":`+tc.object+`,"oldObject":`+tc.old+tc.extra+`}}`)))
+			var got admissionv1.AdmissionReview
+			if err := json.Unmarshal(out.Body.Bytes(), &got); err != nil || got.Response == nil || !got.Response.Allowed {
+				t.Fatalf("got %d %s, want it allowed", out.Code, out.Body)
+			}
+			if patch := string(got.Response.Patch); patch != tc.patch {
+				t.Errorf("the patch is %s, want %s", patch, tc.patch)
+			}
+			if tc.kept != (len(told) == 1 && told[0] == "logs/d") || !tc.kept && len(told) > 0 {
+				t.Errorf("reported are %v", told)
+			}
+		})
+	}
+}
+
 func FuzzWebhook(f *testing.F) {
 	f.Add(`{"spec":{"containers":[{"name":"c"}]}}`)
 	f.Add(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{},{"matchFields":[{}]}]}}}}}`)

@@ -141,6 +141,17 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
 {{- end }}
 {{- end }}
 
+{{/* Which DaemonSets are kept off virtual nodes. */}}
+{{- define "entente.daemonSets" -}}
+# A change of the template only for our sake would restart all its pods.
+- name: the-template-is-new
+  expression: "oldObject == null || object.spec.template != oldObject.spec.template"
+- name: virtual-nodes-are-tolerated
+  expression: >-
+    has(object.spec.template.spec.tolerations) && object.spec.template.spec.tolerations.exists(t,
+      (!has(t.effect) || t.effect in ['', 'NoSchedule']) && (!has(t.key) || t.key in ['', 'entente.dev/virtual-node']))
+{{- end }}
+
 {{/* CEL: all containers of the variable spec. */}}
 {{- define "entente.containers" -}}
 (has(variables.spec.initContainers) ? variables.spec.initContainers : []) + variables.spec.containers
