@@ -21,6 +21,32 @@ const (
 // entente-fabric and entente-fabric.NAMESPACE.svc.
 const FabricCertificate = "entente-fabric-metrics"
 
+// The conditions of a FabricNode, one for each hop.
+const (
+	// ConditionCarrier: the nodes of this cluster that carry this node's traffic with peers respond through its
+	// tunnels to them. It is absent on a node that carries all of it itself.
+	ConditionCarrier = "Carrier"
+	// ConditionPeerGateways: gateways of all peers respond through this node's tunnels to them. It is absent on a
+	// node that has none.
+	ConditionPeerGateways = "PeerGateways"
+	// ConditionEndToEnd: packets pass from the network of this node's pods to that of the peers' pods.
+	ConditionEndToEnd = "EndToEnd"
+)
+
+// The reasons of these conditions. That of EndToEnd may also be ReasonPodsUnreachable.
+const (
+	// ReasonProbesAnswered: the condition is True.
+	ReasonProbesAnswered = "ProbesAnswered"
+	// ReasonNoAnswerYet: the condition is Unknown, as no probe was answered since the tunnel is there, a moment ago.
+	ReasonNoAnswerYet = "NoAnswerYet"
+	// ReasonPathDown: probes through the tunnel are lost.
+	ReasonPathDown = "PathDown"
+	// ReasonStandbyDown: as ReasonPathDown, through a tunnel that would be used if another gateway were gone.
+	ReasonStandbyDown = "StandbyDown"
+	// ReasonLargePacketsLost: large packets are lost, and small ones pass.
+	ReasonLargePacketsLost = "LargePacketsLost"
+)
+
 // FabricNode is a node of this cluster as the fabric on it sees it.
 //
 // +kubebuilder:object:root=true
@@ -155,6 +181,15 @@ type FabricNodeStatus struct {
 	// +listMapKey=peerID
 	// +kubebuilder:validation:MaxItems=512
 	EndToEnd []FabricEndToEnd `json:"endToEnd,omitempty"`
+	// conditions has one condition for each hop of packets from this node's pods to those of peers: Carrier, through the
+	// tunnels to the nodes of this cluster that carry traffic with peers, PeerGateways, through this node's own
+	// tunnels to gateways of peers, and EndToEnd, from pods' network to pods' network. A condition is absent if
+	// there is no such hop from this node. Each names the peers and nodes for which it is not True, and what to do.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// observedGateways is where the node sees gateways of peers that are not at an announced endpoint, because
 	// address translation hides them. It is sent to the peers.
 	// +optional

@@ -778,6 +778,13 @@ func (in *FabricNodeStatus) DeepCopyInto(out *FabricNodeStatus) {
 		*out = make([]FabricEndToEnd, len(*in))
 		copy(*out, *in)
 	}
+	if in.Conditions != nil {
+		in, out := &in.Conditions, &out.Conditions
+		*out = make([]metav1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.ObservedGateways != nil {
 		in, out := &in.ObservedGateways, &out.ObservedGateways
 		*out = make([]ObservedGateway, len(*in))

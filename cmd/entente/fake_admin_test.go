@@ -351,8 +351,12 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 			{
 				Name: "w1", Backend: "userspace", Endpoints: []string{"10.0.0.3:51820"}, Problems: []string{"ip_forward is off"},
 				Findings: []*ententev1.NetworkFinding{{Reason: "ForwardDropped", Severity: "Error", Message: "the firewall drops what is forwarded", Remedy: "allow it"}},
+				Conditions: []*ententev1.Condition{
+					{Type: "Carrier", Status: "True", Reason: "ProbesAnswered"},
+					{Type: "EndToEnd", Status: "False", Reason: "PodsUnreachable", Message: "packets of pods to node p1 of the peer are lost: look at the firewall of that node"},
+				},
 			},
-			{Name: "gw1", Gateway: true, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, AnnouncedEndpoints: []string{"gw1.example.com:51820"}},
+			{Name: "gw1", Gateway: true, Conditions: []*ententev1.Condition{{Type: "PeerGateways", Status: "True"}}, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, AnnouncedEndpoints: []string{"gw1.example.com:51820"}},
 		},
 	}
 	for _, n := range resp.GetNodes() {

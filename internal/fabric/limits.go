@@ -42,6 +42,8 @@ const (
 	leaveMost = 6 * time.Second
 	// maxProblems is how many problems a FabricNode has, as in the custom resource.
 	maxProblems = 32
+	// maxHopMessages is how many peers and nodes a condition of a FabricNode explains; it counts the others.
+	maxHopMessages = 3
 	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.
 	maxRelays = 8
 	// maxLANConflicts is how many conflicts on LANs a status has.

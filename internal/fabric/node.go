@@ -447,7 +447,9 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 	if now := metav1.Now(); status.PublicKey != "" && (since == nil || fn.Status.PublicKey != status.PublicKey) {
 		since = &now
 	}
+	conditions := fn.Status.Conditions
 	fn.Status = status
+	fn.Status.Conditions = sinceWhen(conditions, status.Conditions)
 	fn.Status.PublicKeySince, fn.Status.ObservedAt = since, metav1.Now()
 	if err := n.client.Status().Patch(ctx, fn, patch, client.FieldOwner(fabricManager)); err != nil {
 		return fmt.Errorf("status of fabric node %s: %w", n.cfg.Node, err)

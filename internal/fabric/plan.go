@@ -345,6 +345,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		problem("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect)
 	}
 	status.DirectPaths, status.Problems = direct, firstProblems(problems)
+	status.Conditions = hopConditions(s.Peers, status.Paths, status.EndToEnd)
 	return status
 }
 

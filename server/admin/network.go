@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -79,7 +81,7 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 	}
 	nodeRank := func(n *ententev1.NetworkNode) int {
 		switch {
-		case len(n.GetProblems())+len(n.GetFindings()) > 0:
+		case len(n.GetProblems())+len(n.GetFindings()) > 0 || slices.ContainsFunc(n.GetConditions(), func(c *ententev1.Condition) bool { return c.GetStatus() == string(metav1.ConditionFalse) }):
 			return 0
 		case n.GetGateway():
 			return 1
@@ -108,6 +110,10 @@ func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 	}
 	if silent {
 		m.Problems = append([]string{"the fabric on this node has not reported lately: check its pod of DaemonSet entente-fabric"}, m.GetProblems()...)
+	} else {
+		for _, c := range n.Status.Conditions { // older ones may not be true any more
+			m.Conditions = append(m.Conditions, conditionMessage(c))
+		}
 	}
 	if n.Status.Preflight != nil {
 		for _, f := range n.Status.Preflight.Findings {

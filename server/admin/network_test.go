@@ -24,11 +24,14 @@ func TestNetworkStatusListsWorstFirstAndNotAll(t *testing.T) {
 	gateway.Status = v1alpha1.FabricNodeStatus{ObservedAt: fresh, Endpoints: []string{"10.0.0.1:51820"}, Paths: []v1alpha1.FabricPath{
 		{PeerID: "o", Node: "p1", State: "Up", Endpoint: "192.0.2.1:1", RoundTripMicroseconds: 900, MTU: 1400}, {PeerID: "gone", Node: "x", State: "Up"},
 	}}
+	gateway.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPeerGateways, Status: metav1.ConditionTrue, Reason: "R", Message: "M", LastTransitionTime: fresh}}
 	silent := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me"}}
-	silent.Status = v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch.Add(-time.Hour)), Paths: []v1alpha1.FabricPath{{PeerID: "me", Node: "gw1", State: "Up", RoundTripMicroseconds: 5}}}
+	silent.Status = v1alpha1.FabricNodeStatus{Conditions: gateway.Status.Conditions, ObservedAt: metav1.NewTime(epoch.Add(-time.Hour)), Paths: []v1alpha1.FabricPath{{PeerID: "me", Node: "gw1", State: "Up", RoundTripMicroseconds: 5}}}
 	got := networkStatus([]v1alpha1.FabricNode{gateway, silent}, []v1alpha1.ForeignCluster{peer}, "", epoch)
 	if n := got.GetNodes(); len(n) != 2 || n[0].GetName() != "w1" || len(n[0].GetProblems()) != 1 || n[1].GetAnnouncedEndpoints()[0] != "gw1.example.com:51820" {
 		t.Errorf("nodes are %v", n)
+	} else if c := n[1].GetConditions(); len(c) != 1 || c[0].GetType() != v1alpha1.ConditionPeerGateways || c[0].GetStatus() != "True" || len(n[0].GetConditions()) != 0 {
+		t.Errorf("the conditions of the node that reports are %v, and of the one that is silent %v", c, n[0].GetConditions())
 	}
 	p := got.GetPaths()
 	if len(p) != 3 || p[0].GetPeer() != "" || p[0].GetGateway() != "x" || p[1].GetState() != "Unknown" || p[1].GetRoundTrip() != nil ||

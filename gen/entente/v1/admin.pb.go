@@ -5023,7 +5023,10 @@ type NetworkNode struct {
 	// What the replacement of the key is waiting for, while it is being replaced.
 	KeyRotationMessage string `protobuf:"bytes,13,opt,name=key_rotation_message,json=keyRotationMessage,proto3" json:"key_rotation_message,omitempty"`
 	// Whether the key is being replaced.
-	KeyRotating   bool `protobuf:"varint,14,opt,name=key_rotating,json=keyRotating,proto3" json:"key_rotating,omitempty"`
+	KeyRotating bool `protobuf:"varint,14,opt,name=key_rotating,json=keyRotating,proto3" json:"key_rotating,omitempty"`
+	// One condition for each hop of packets from the node's pods to those of peers: Carrier, PeerGateways and
+	// EndToEnd. A hop that there is not from this node has none.
+	Conditions    []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5133,6 +5136,13 @@ func (x *NetworkNode) GetKeyRotating() bool {
 		return x.KeyRotating
 	}
 	return false
+}
+
+func (x *NetworkNode) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
 }
 
 // NetworkFinding is a problem found on a node.
@@ -7270,7 +7280,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	" \x01(\bR\x06direct\x12'\n" +
 	"\x0fconnection_type\x18\v \x01(\tR\x0econnectionType\x12\x17\n" +
 	"\ain_band\x18\f \x01(\bR\x06inBand\x12\x18\n" +
-	"\athrough\x18\r \x01(\tR\athrough\"\xdc\x03\n" +
+	"\athrough\x18\r \x01(\tR\athrough\"\x93\x04\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
@@ -7282,7 +7292,10 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\x12G\n" +
 	"\x12key_first_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0fkeyFirstUseTime\x120\n" +
 	"\x14key_rotation_message\x18\r \x01(\tR\x12keyRotationMessage\x12!\n" +
-	"\fkey_rotating\x18\x0e \x01(\bR\vkeyRotating\"v\n" +
+	"\fkey_rotating\x18\x0e \x01(\bR\vkeyRotating\x125\n" +
+	"\n" +
+	"conditions\x18\x0f \x03(\v2\x15.entente.v1.ConditionR\n" +
+	"conditions\"v\n" +
 	"\x0eNetworkFinding\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
@@ -7678,107 +7691,108 @@ var file_entente_v1_admin_proto_depIdxs = []int32{
 	107, // 85: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
 	70,  // 86: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
 	107, // 87: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
-	107, // 88: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
-	107, // 89: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
-	77,  // 90: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	79,  // 91: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	79,  // 92: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	80,  // 93: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	80,  // 94: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	78,  // 95: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
-	83,  // 96: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
-	84,  // 97: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
-	83,  // 98: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
-	1,   // 99: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
-	4,   // 100: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 101: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 102: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	95,  // 103: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	107, // 104: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	107, // 105: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	105, // 106: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	106, // 107: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	112, // 108: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	112, // 109: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	107, // 110: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	107, // 111: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 112: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 113: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 114: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 115: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	32,  // 116: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	35,  // 117: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 118: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	37,  // 119: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	39,  // 120: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	41,  // 121: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	43,  // 122: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	45,  // 123: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 124: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	48,  // 125: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	50,  // 126: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	52,  // 127: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	54,  // 128: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	57,  // 129: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	59,  // 130: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	61,  // 131: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	63,  // 132: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	66,  // 133: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	75,  // 134: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	71,  // 135: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	73,  // 136: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	81,  // 137: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
-	85,  // 138: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
-	87,  // 139: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	89,  // 140: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	91,  // 141: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	93,  // 142: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	96,  // 143: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 144: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 145: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	26,  // 146: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	30,  // 147: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 148: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 149: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 150: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 151: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	33,  // 152: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	36,  // 153: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 154: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	38,  // 155: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	40,  // 156: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	42,  // 157: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	44,  // 158: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	46,  // 159: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 160: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	49,  // 161: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	51,  // 162: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	53,  // 163: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	55,  // 164: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	58,  // 165: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	60,  // 166: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	62,  // 167: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	64,  // 168: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	67,  // 169: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	76,  // 170: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	72,  // 171: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	74,  // 172: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	82,  // 173: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
-	86,  // 174: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
-	88,  // 175: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	90,  // 176: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	92,  // 177: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	94,  // 178: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	97,  // 179: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 180: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	25,  // 181: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	27,  // 182: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	31,  // 183: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	148, // [148:184] is the sub-list for method output_type
-	112, // [112:148] is the sub-list for method input_type
-	112, // [112:112] is the sub-list for extension type_name
-	112, // [112:112] is the sub-list for extension extendee
-	0,   // [0:112] is the sub-list for field type_name
+	0,   // 88: entente.v1.NetworkNode.conditions:type_name -> entente.v1.Condition
+	107, // 89: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
+	107, // 90: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
+	77,  // 91: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	79,  // 92: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	79,  // 93: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	80,  // 94: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	80,  // 95: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	78,  // 96: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
+	83,  // 97: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	84,  // 98: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	83,  // 99: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 100: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 101: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 102: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 103: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	95,  // 104: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	107, // 105: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	107, // 106: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	105, // 107: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	106, // 108: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	112, // 109: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	112, // 110: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	107, // 111: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	107, // 112: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 113: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 114: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 115: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 116: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	32,  // 117: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	35,  // 118: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 119: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	37,  // 120: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	39,  // 121: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	41,  // 122: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	43,  // 123: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	45,  // 124: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 125: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	48,  // 126: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	50,  // 127: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	52,  // 128: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	54,  // 129: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	57,  // 130: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	59,  // 131: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	61,  // 132: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	63,  // 133: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	66,  // 134: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	75,  // 135: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	71,  // 136: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	73,  // 137: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	81,  // 138: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	85,  // 139: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	87,  // 140: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	89,  // 141: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	91,  // 142: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	93,  // 143: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	96,  // 144: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 145: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 146: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	26,  // 147: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	30,  // 148: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 149: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 150: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 151: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 152: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	33,  // 153: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	36,  // 154: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 155: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	38,  // 156: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	40,  // 157: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	42,  // 158: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	44,  // 159: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	46,  // 160: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 161: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	49,  // 162: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	51,  // 163: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	53,  // 164: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	55,  // 165: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	58,  // 166: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	60,  // 167: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	62,  // 168: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	64,  // 169: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	67,  // 170: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	76,  // 171: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	72,  // 172: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	74,  // 173: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	82,  // 174: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	86,  // 175: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	88,  // 176: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	90,  // 177: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	92,  // 178: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	94,  // 179: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	97,  // 180: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 181: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	25,  // 182: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	27,  // 183: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	31,  // 184: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	149, // [149:185] is the sub-list for method output_type
+	113, // [113:149] is the sub-list for method input_type
+	113, // [113:113] is the sub-list for extension type_name
+	113, // [113:113] is the sub-list for extension extendee
+	0,   // [0:113] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }

@@ -49,6 +49,21 @@ func TestDoctorReportsNodesThatWereNotChecked(t *testing.T) {
 	}
 }
 
+// A hop that does not work is found by its condition where no path of the status shows it.
+func TestDoctorReportsHopsThatNoPathShows(t *testing.T) {
+	n := checkedNode("node-a")
+	n.Status.Conditions = []metav1.Condition{
+		{Type: "Carrier", Status: metav1.ConditionFalse, Reason: "PathDown", Message: "gw1 is down"},
+		{Type: "PeerGateways", Status: metav1.ConditionUnknown, Reason: "NoAnswerYet"},
+		{Type: "EndToEnd", Status: metav1.ConditionFalse, Reason: "PodsUnreachable", Message: "lost"},
+	}
+	n.Status.EndToEnd = []v1alpha1.FabricEndToEnd{{PeerID: "p", State: "Down", Node: "p1", Message: "lost"}}
+	found := networkFindings(Report{Nodes: []v1alpha1.FabricNode{n}}, epoch)
+	if len(found) != 2 || found[0].Reason != "PodsUnreachable" || found[1].Reason != "PathDown" || found[1].Message != "Carrier: gw1 is down" {
+		t.Errorf("found %+v", found)
+	}
+}
+
 // It reads only FabricNodes and ForeignClusters from the API server.
 func TestDoctorReadsOnlyNodesAndPeers(t *testing.T) {
 	pages := map[string]any{

@@ -64,6 +64,7 @@ func networkFindings(is Report, now time.Time) []Finding {
 		}
 		found = append(found, pathFindings(n, is.Peers)...)
 		found = append(found, endFindings(n, is.Peers)...)
+		found = append(found, hopFindings(n, found)...)
 		for _, problem := range n.Status.Problems {
 			add(n.Name, "TunnelProblem", Warning, problem, "see `entente network status`")
 		}
@@ -79,15 +80,15 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Fin
 			continue
 		}
 		f := Finding{
-			Area: AreaNetwork, Node: n.Name, Reason: "PathDown", Severity: Error, Message: p.Message,
+			Area: AreaNetwork, Node: n.Name, Reason: v1alpha1.ReasonPathDown, Severity: Error, Message: p.Message,
 			Remedy: "see that UDP passes between the two nodes both ways, and what `entente doctor` says of the node at the other end",
 		}
 		f.Peer = nameOf(peers, p.PeerID)
 		switch {
 		case p.LargePacketsLost:
-			f.Reason, f.Remedy = "LargePacketsLost", "raise the MTU of the networks on the way, or let fragments of UDP pass their firewalls"
+			f.Reason, f.Remedy = v1alpha1.ReasonLargePacketsLost, "raise the MTU of the networks on the way, or let fragments of UDP pass their firewalls"
 		case p.Standby:
-			f.Reason = "StandbyDown"
+			f.Reason = v1alpha1.ReasonStandbyDown
 		}
 		if p.Standby {
 			f.Severity = Warning
@@ -107,18 +108,33 @@ func nameOf(peers []v1alpha1.ForeignCluster, id string) string {
 	return ""
 }
 
+// hopFindings returns the hops from a node that do not work and whose reason was not found yet.
+func hopFindings(n *v1alpha1.FabricNode, before []Finding) []Finding {
+	var found []Finding
+	for _, c := range n.Status.Conditions {
+		known := slices.ContainsFunc(before, func(f Finding) bool { return f.Node == n.Name && f.Reason == c.Reason })
+		if c.Status == metav1.ConditionFalse && !known {
+			found = append(found, Finding{
+				Area: AreaNetwork, Node: n.Name, Reason: c.Reason, Severity: Error, Message: c.Type + ": " + c.Message,
+				Remedy: "see `entente network status -o wide`",
+			})
+		}
+	}
+	return found
+}
+
 // endFindings returns the paths on which a node's end-to-end probes found packets of pods dropped.
 func endFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Finding {
 	var found []Finding
 	for _, e := range n.Status.EndToEnd {
-		if e.State != "Down" && e.State != "Blocked" && e.State != "LargePacketsLost" {
+		if e.State != "Down" && e.State != "Blocked" && e.State != v1alpha1.ReasonLargePacketsLost {
 			continue
 		}
 		f := Finding{
 			Area: AreaNetwork, Node: n.Name, Peer: nameOf(peers, e.PeerID), Reason: v1alpha1.ReasonPodsUnreachable, Severity: Error, Message: e.Message,
 			Remedy: "see what `entente doctor` says of node " + e.Node + " in the peer's cluster, and of the tunnels of that node",
 		}
-		if e.State == "LargePacketsLost" {
+		if e.State == v1alpha1.ReasonLargePacketsLost {
 			f.Reason = e.State
 		}
 		found = append(found, f)

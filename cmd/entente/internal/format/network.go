@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -127,8 +128,38 @@ func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
 // Troubled reports whether something is wrong on nodes.
 func Troubled(nodes []*ententev1.NetworkNode) bool {
 	return slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
-		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyRotationMessage() != ""
+		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyRotationMessage() != "" || lostEnd(n) != nil
 	})
+}
+
+// Hop says of a hop from a node, by the type of its condition, whether it works: ok, the reason why it does not, or a dash if
+// there is no such hop.
+func Hop(n *ententev1.NetworkNode, kind string) string {
+	c := hopOf(n, kind)
+	switch {
+	case c == nil:
+		return "-"
+	case c.GetStatus() == "True":
+		return "ok"
+	}
+	return c.GetReason()
+}
+
+func hopOf(n *ententev1.NetworkNode, kind string) *ententev1.Condition {
+	i := slices.IndexFunc(n.GetConditions(), func(c *ententev1.Condition) bool { return c.GetType() == kind })
+	if i < 0 {
+		return nil
+	}
+	return n.GetConditions()[i]
+}
+
+// lostEnd is the condition of a node from which packets do not pass end to end; nil if they pass. Those of the other hops
+// are among the paths.
+func lostEnd(n *ententev1.NetworkNode) *ententev1.Condition {
+	if c := hopOf(n, v1alpha1.ConditionEndToEnd); c.GetStatus() == "False" {
+		return c
+	}
+	return nil
 }
 
 // PrintTroubles prints what is wrong on nodes.
@@ -139,6 +170,9 @@ func PrintTroubles(t *printer.Table, nodes []*ententev1.NetworkNode) {
 		}
 		if n.GetKeyRotationMessage() != "" {
 			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyRotationMessage())
+		}
+		if c := lostEnd(n); c != nil {
+			t.Row("Error", c.GetReason(), n.GetName(), c.GetMessage())
 		}
 		for _, f := range n.GetFindings() {
 			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())
