@@ -76,6 +76,7 @@ type Fabric struct {
 	// leaving says that this node is about to stop. carrying is for how many peers it carries
 	// the traffic though another gateway could; elections is how often that was decided.
 	leaving   atomic.Bool
+	demotion  demotion // of this node
 	carrying  atomic.Int64
 	elections atomic.Int64
 	logged    map[plan.Problem]bool
@@ -243,6 +244,8 @@ type pass struct {
 	local    []nodeAddress // of this node
 	// table is whether the kernel has the nftables table.
 	table firewall.Presence
+	// demoted says that this node is a gateway no longer, and hands its peers over.
+	demoted bool
 }
 
 // index is that of the device; zero if it is missing.
@@ -411,10 +414,11 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	var err error
 	p.local, err = f.node.addresses.get(f.node.epoch, func() ([]nodeAddress, error) { return nodeAddresses(f.cfg.Device) })
 	p.fail(err)
+	f.demote(p, &d)
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, deviceKeys(p.device), d.Peers)
 	direct := f.findDirect(p, desired, &d)
-	made, fresh, err := f.planned.next(input{desired, p.status.PodCIDRs, d.Announced, plan.Observed{
+	made, fresh, err := f.planned.next(input{desired, p.demoted, p.status.PodCIDRs, d.Announced, plan.Observed{
 		Sources: ownAddresses(p.local, own), Routed: plan.Routed(f.node.routes.value), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
 		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 		InUse: f.rekey.inUse(p.now, d, deviceKeys(p.device)),
@@ -600,7 +604,7 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 		if !known {
 			before = carriedBefore(p, d, q)
 		}
-		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began, leaving: f.leaving.Load()}
+		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began, leaving: f.leaving.Load() || p.demoted}
 		gateway := false
 		for _, n := range d.Nodes {
 			if !n.Gateway || n.Name != d.Node && n.PublicKey.IsZero() {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // Leave hands over the peers that this node carries to other gateways, before this node stops. It returns
@@ -29,6 +31,19 @@ func (f *Fabric) Leave(ctx context.Context) {
 	}
 	if carried {
 		notify.Pause(ctx, leaveLinger)
+	}
+}
+
+// demote keeps this node a gateway while it hands its peers over, if it ceased to be one.
+func (f *Fabric) demote(p *pass, d *plan.Desired) {
+	self := slices.IndexFunc(d.Nodes, func(n plan.Node) bool { return n.Name == d.Node })
+	if self < 0 {
+		return
+	}
+	gateway := &d.Nodes[self].Gateway // findPods has copied the nodes
+	if p.demoted = f.demotion.lasts(p.now, *gateway, f.carrying.Load() > 0); p.demoted {
+		*gateway = true
+		f.askAgain(f.demotion.until.Sub(p.now))
 	}
 }
 

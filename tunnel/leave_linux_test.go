@@ -75,3 +75,33 @@ func TestAGatewayThatStopsHandsOver(t *testing.T) {
 		t.Errorf("%d packets were lost, and none passed for %v", lost, gap)
 	}
 }
+
+// TestAGatewayThatBecomesAWorkerHandsOver takes the label of the gateway that carries the traffic, which the peer
+// receives a second later, under packets between pods of workers.
+func TestAGatewayThatBecomesAWorkerHandsOver(t *testing.T) {
+	t.Parallel()
+	r := newFailover(t)
+	r.carries(r.best)
+	time.Sleep(carrierListens)
+	e := r.echoes(r.a[2].pod, remap(t, r.b[2].podAddr, aliasOfB))
+	defer e.stop()
+	time.Sleep(5 * time.Second)
+
+	began := time.Now()
+	r.labelled(true)(r.best)
+	r.carries(r.other)
+	time.Sleep(3 * time.Second)
+	lost, gap := e.since(began)
+	t.Logf("%d packets of %v lost, none passed for %v", lost, time.Since(began).Round(time.Second), gap.Round(time.Millisecond))
+	if lost > 20 || gap > 300*time.Millisecond {
+		t.Errorf("%d packets were lost, and none passed for %v", lost, gap)
+	}
+	r.eventually("it has no tunnel to the peer left", func() error {
+		for _, p := range r.best.fabric.seen().Peers {
+			if p.Cluster == clusterID("b") {
+				return fmt.Errorf("it has one to %s", p.Node)
+			}
+		}
+		return nil
+	})
+}

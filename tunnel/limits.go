@@ -113,6 +113,8 @@ const (
 	leaveCheckEvery = 20 * time.Millisecond
 	leaveLinger     = time.Second
 	leaveMost       = 12 * time.Second
+	// demoteMost is how long a node may go on as a gateway after it ceased to be one.
+	demoteMost = 6 * time.Second
 	// deviceTimeout bounds one exchange with the tunnel process.
 	deviceTimeout = 5 * time.Second
 )
