@@ -21,8 +21,14 @@ type Search struct {
 	// when the last probe was sent.
 	awaited int
 	sent    time.Time
-	// failed is when a size was last found not to pass.
+	// failed is when a size was last found not to pass, raised how often larger ones were tried again since the
+	// largest one was answered or one that is in use was lost.
 	failed time.Time
+	raised int
+	// confirmed is when the last probe that was answered was sent, confirming says that the size that is used is
+	// being confirmed while larger ones are tried.
+	confirmed  time.Time
+	confirming bool
 }
 
 const (
@@ -30,7 +36,10 @@ const (
 	searchLoss = 3
 	// searchStep is what WireGuard pads packets to a multiple of: only these sizes differ.
 	searchStep = 16
-	// searchAgain is when what did not pass is tried again (PMTU_RAISE_TIMER of RFC 8899).
+	// searchSoon is when what did not pass is tried again: it may have been lost for another reason than its
+	// size, or on a way that was used for a moment. Each time that it is lost again the pause is twice as long, up to
+	// searchAgain (PMTU_RAISE_TIMER of RFC 8899). Until it is answered the smaller size stays in use.
+	searchSoon  = 30 * time.Second
 	searchAgain = 10 * time.Minute
 	// confirmEvery is how often the size that is used is confirmed.
 	confirmEvery = 5 * time.Second
@@ -73,7 +82,10 @@ func (s Search) Next(now time.Time) int {
 		return 0
 	}
 	next := s.candidate()
-	if (next == s.floor && s.lost == 0 || s.Blocked()) && now.Sub(s.sent) < confirmEvery {
+	switch {
+	case s.floor > 0 && next > s.floor && (s.confirming || s.lost == 0 && now.Sub(s.confirmed) >= confirmEvery):
+		return s.floor
+	case (next == s.floor && s.lost == 0 || s.Blocked()) && now.Sub(s.sent) < confirmEvery:
 		return 0
 	}
 	return next
@@ -102,7 +114,7 @@ func (s Search) candidate() int {
 
 // Sent notes that a probe of this size was sent.
 func (s Search) Sent(size int, now time.Time) Search {
-	s.awaited, s.sent = size, now
+	s.awaited, s.sent, s.confirming = size, now, size == s.floor
 	return s
 }
 
@@ -112,10 +124,25 @@ func (s Search) Answered(size int) Search {
 		return s
 	}
 	s.awaited, s.lost, s.floor = 0, 0, max(s.floor, size)
+	s.confirmed, s.confirming = s.sent, false
 	if s.ceiling > 0 && s.ceiling <= s.floor { // it passes again
 		s.ceiling = s.bound + 1
 	}
+	if s.floor == s.bound {
+		s.raised = 0
+	}
 	return s
+}
+
+// pause is for how long sizes that did not pass are not tried again.
+func (s Search) pause() time.Duration {
+	pause := searchSoon
+	for range s.raised {
+		if pause *= 2; pause >= searchAgain {
+			return searchAgain
+		}
+	}
+	return pause
 }
 
 // Elapsed gives up the probe that was not answered within patience. up says whether small probes are
@@ -128,14 +155,15 @@ func (s Search) Elapsed(now time.Time, patience time.Duration, up bool) Search {
 			s.lost = 0
 		}
 		if s.lost >= searchLoss {
-			s.lost, s.ceiling, s.failed = 0, size, now
+			s.lost, s.ceiling, s.failed, s.confirming = 0, size, now, false
 			if s.floor >= size { // it passed before
-				s.floor = 0
+				s.floor, s.raised = 0, 0
 			}
 		}
 	}
-	if s.floor > 0 && s.ceiling > 0 && s.ceiling <= s.bound && now.Sub(s.failed) >= searchAgain {
+	if s.floor > 0 && s.ceiling > 0 && s.ceiling <= s.bound && now.Sub(s.failed) >= s.pause() {
 		s.ceiling, s.failed = s.bound+1, now
+		s.raised++
 	}
 	return s
 }

@@ -62,6 +62,58 @@ func TestSearchFindsTheLargestSizeThatPasses(t *testing.T) {
 	})
 }
 
+// A loss that passes, such as a way that changed for a moment, costs the size for a minute and not for ten. What goes on not to
+// pass is tried less and less often.
+func TestSizesThatWereLostAreTriedAgainSoonAndThenLessOften(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	s := simulate(Search{}.Bounded(1420, 0), &now, 60, 1420, nil)
+	s = simulate(s, &now, 25, 1300, nil)
+	if s.MTU() > 1300 {
+		t.Fatalf("1300 bytes pass, and it uses %d", s.MTU())
+	}
+	began := now
+	for s.MTU() < 1420 && now.Sub(began) < time.Hour {
+		s = simulate(s, &now, 1, 1420, nil)
+	}
+	if took := now.Sub(began); took > time.Minute {
+		t.Errorf("all sizes pass again, and are used after %v", took)
+	}
+
+	// It narrows for good.
+	var tries []time.Duration
+	last := time.Duration(0)
+	began = now
+	for now.Sub(began) < 2*time.Hour {
+		if s.Next(now) == 1420 && s.floor > 0 && s.floor < 1420 && now.Sub(began)-last > 10*time.Second {
+			tries = append(tries, now.Sub(began)-last)
+			last = now.Sub(began)
+		}
+		s = simulate(s, &now, 1, 1300, func(s Search) {
+			if now.Sub(began) > 20*time.Second && s.MTU() > 1300 {
+				t.Fatalf("%d bytes are used while 1300 pass", s.MTU())
+			}
+		})
+	}
+	if n := len(tries); n < 14 || n > 20 {
+		t.Errorf("within two hours it was tried %d times, after %v", n, tries)
+	}
+	if pause := tries[len(tries)-1]; pause < searchAgain || pause > searchAgain+time.Minute {
+		t.Errorf("in the end it is tried each %v, want %v", pause, searchAgain)
+	}
+	for s.MTU() < 1420 && now.Sub(began) < 4*time.Hour {
+		s = simulate(s, &now, 1, 1420, nil)
+	}
+	s = simulate(s, &now, 25, 1300, nil)
+	began = now
+	for s.MTU() < 1420 && now.Sub(began) < time.Hour {
+		s = simulate(s, &now, 1, 1420, nil)
+	}
+	if took := now.Sub(began); took > time.Minute {
+		t.Errorf("after it had passed again, the next loss costs the size for %v", took)
+	}
+}
+
 func TestSearchConcludesNothingFromADeadPath(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
