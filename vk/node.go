@@ -210,7 +210,7 @@ func nodeLabels(cfg Config) map[string]string {
 // homeLabel reports whether home itself sets a label of a virtual node, from what it knows about
 // the peer.
 func homeLabel(k string) bool {
-	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency || k == api.LabelPool
+	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency || k == api.LabelPool || k == api.LabelGPU
 }
 
 // errForeignNode means that the node's name is taken by a node that is not ours.

@@ -91,6 +91,8 @@ const (
 	LabelCurrency = "entente.dev/currency"
 	// LabelPool on a virtual node names the pool of the provider's nodes that its contract names, if it names one.
 	LabelPool = "entente.dev/pool"
+	// LabelGPU on a virtual node names the domains of the GPUs that its contract grants, as nvidia.com, if it grants any.
+	LabelGPU = "entente.dev/gpu"
 	// LabelOffloading is "enabled" on namespaces whose placement a NamespaceOffloading decides.
 	LabelOffloading = "entente.dev/offloading"
 	// AnnotationPodStrategy on a pod of such a namespace says where it may run, instead of the namespace's

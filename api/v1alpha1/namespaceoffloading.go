@@ -74,7 +74,8 @@ type NamespaceOffloadingSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="remoteName never changes; delete the NamespaceOffloading and create another"
 	// +optional
 	RemoteName string `json:"remoteName,omitempty"`
-	// clusterSelector selects ForeignClusters by their labels. Absent selects all.
+	// clusterSelector selects ForeignClusters by their labels, and their virtual nodes by latency, price, pool,
+	// region, zone, architecture and GPU. Absent selects all.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// peerLost is what happens to pods in a foreign cluster that does not respond. It applies to pods that run

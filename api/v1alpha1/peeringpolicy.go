@@ -159,7 +159,7 @@ type PeeringPolicySpec struct {
 	// nodeSelectorKeys is the labels by which consumers may choose among this cluster's nodes. A request that
 	// selects by any other is refused, so that no consumer gets to nodes that are set apart or learns which labels
 	// there are. Those that all nodes of a contract share are on its virtual node.
-	// +kubebuilder:default={"kubernetes.io/arch","kubernetes.io/os"}
+	// +kubebuilder:default={"kubernetes.io/arch","kubernetes.io/os","topology.kubernetes.io/region","topology.kubernetes.io/zone","nvidia.com/gpu.product","amd.com/gpu.product-name","gpu.intel.com/product"}
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32

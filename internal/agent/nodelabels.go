@@ -68,8 +68,8 @@ func (d *distances) update(peer peering.ClusterID, roundTrip time.Duration, now 
 	return most
 }
 
-// labelsOf returns the labels that home puts on a virtual node for what it knows of the peer, and the labels of its
-// ForeignCluster that a node cannot have.
+// labelsOf returns the labels that home puts on a virtual node for what it knows of the peer and its contract, and the
+// labels of its ForeignCluster that a node cannot have.
 func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map[string]string) {
 	own := maps.Clone(placement.Price(spec.Prices))
 	if own == nil {
@@ -82,7 +82,8 @@ func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map
 	if spec.Pool != "" {
 		own[v1alpha1.LabelPool] = spec.Pool
 	}
-	return placement.NodeLabels(n.peerLabels(spec.Peer), own)
+	maps.Copy(own, placement.GPU(spec.Capacity))
+	return placement.NodeLabels(n.peerLabels(spec.Peer), own, spec.Labels)
 }
 
 // peerLabels returns the labels of a peer's ForeignCluster; nil if it is not known.

@@ -27,7 +27,7 @@ import (
 func (c cluster) testWebhook(t *testing.T) {
 	selectors := []*metav1.LabelSelector{nil, {}, {MatchLabels: labels("region", "eu", "example.com/tier", "gold")}, {
 		MatchLabels:      labels(v1alpha1.LabelPeer, "abc", v1alpha1.LabelCurrency, "EUR"),
-		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelLatency, Operator: "In", Values: []string{"2", "5"}}, {Key: v1alpha1.LabelPrice, Operator: "Exists"}, {Key: v1alpha1.LabelPool, Operator: "In", Values: []string{"gpu"}}, {Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelLatency, Operator: "In", Values: []string{"2", "5"}}, {Key: v1alpha1.LabelPrice, Operator: "Exists"}, {Key: v1alpha1.LabelPool, Operator: "In", Values: []string{"gpu"}}, {Key: v1alpha1.LabelGPU, Operator: "Exists"}, {Key: "kubernetes.io/arch", Operator: "In", Values: []string{"arm64"}}, {Key: "topology.kubernetes.io/region", Operator: "Exists"}, {Key: "topology.kubernetes.io/zone", Operator: "Exists"}, {Key: "nvidia.com/gpu.product", Operator: "Exists"}, {Key: "amd.com/gpu.product-name", Operator: "DoesNotExist"}, {Key: "gpu.intel.com/product", Operator: "DoesNotExist"}, {Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
 	}}
 	losses := []*v1alpha1.PeerLost{nil, {Action: v1alpha1.PeerLostEvict}, {Action: v1alpha1.PeerLostEvict, After: &metav1.Duration{Duration: 90 * time.Second}}, {Action: v1alpha1.PeerLostFence}}
 	for _, strategy := range []v1alpha1.PodStrategy{v1alpha1.StrategyLocal, v1alpha1.StrategyLocalAndRemote, v1alpha1.StrategyRemote} {

@@ -14,6 +14,7 @@ import (
 	labelset "k8s.io/apimachinery/pkg/labels"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 )
 
 func TestThePolicyIsAsTheValuesSay(t *testing.T) {
@@ -29,7 +30,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		Accept: v1alpha1.AcceptAutomatic, Limits: v1alpha1.PolicyLimits{PercentOfFree: &fifty, OvercommitPercent: &hundred},
 		Renewal: v1alpha1.RenewalAutomatic, Notice: duration(time.Hour), StatementPeriod: duration(time.Hour),
 		HomeAPI: v1alpha1.HomeAPIDenied, NetworkPolicies: v1alpha1.NetworkPoliciesDenied, PodSecurity: "baseline", ContractDuration: duration(8760 * time.Hour),
-		NodeSelectorKeys: []string{"kubernetes.io/arch", "kubernetes.io/os"},
+		NodeSelectorKeys: market.DefaultNodeSelectorKeys(),
 	}
 	if diff := cmp.Diff(want, policy()); diff != "" {
 		t.Errorf("by default (-want +got)\n%s", diff)

@@ -50,6 +50,15 @@ func ReadPolicies(list []v1alpha1.PeeringPolicy) []Policy {
 	return out
 }
 
+// DefaultNodeSelectorKeys is the labels by which consumers may choose among nodes if a policy does not say: what kind of
+// machines they are, and where. The definition of PeeringPolicies and the chart have the same.
+func DefaultNodeSelectorKeys() []string {
+	return []string{
+		corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion, corev1.LabelTopologyZone,
+		"nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product",
+	}
+}
+
 func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	out := Policy{Spec: &p.Spec, selector: labels.Everything(), Value: peering.Policy{
 		Name: p.Name, PercentOfFree: defaultPercent, TotalPercent: 100, OvercommitPercent: 100,
@@ -61,7 +70,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	}}
 	policy := &out.Value
 	if policy.NodeSelectorKeys == nil {
-		policy.NodeSelectorKeys = []string{corev1.LabelArchStable, corev1.LabelOSStable}
+		policy.NodeSelectorKeys = DefaultNodeSelectorKeys()
 	}
 	switch p.Spec.Accept {
 	case v1alpha1.AcceptAutomatic, "":

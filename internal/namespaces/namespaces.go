@@ -265,7 +265,7 @@ func selects(of *metav1.LabelSelector, all []v1alpha1.ForeignCluster) (selected 
 	byPeer := placement.ByPeer(of)
 	for i := range all {
 		fc := &all[i]
-		node, without := placement.NodeLabels(fc.Labels, map[string]string{v1alpha1.LabelPeer: fc.Spec.ClusterID})
+		node, without := placement.NodeLabels(fc.Labels, map[string]string{v1alpha1.LabelPeer: fc.Spec.ClusterID}, nil)
 		selected = selected || placement.Selects(byPeer, node)
 		for _, key := range placement.SelectedKeys(of) {
 			if why := without[key]; why != "" && lost == "" {

@@ -16,31 +16,42 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ownKeys is labels that virtual nodes have under the key that a selector of ForeignClusters names. Labels of a
-// ForeignCluster with these keys have no effect.
-func ownKeys() []string {
-	return []string{v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, v1alpha1.LabelCurrency, v1alpha1.LabelPool}
+// homeKeys is labels that home itself puts on virtual nodes, under the key that a selector of ForeignClusters names.
+// Labels of a ForeignCluster with these keys have no effect.
+func homeKeys() []string {
+	return []string{v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, v1alpha1.LabelCurrency, v1alpha1.LabelPool, v1alpha1.LabelGPU}
 }
 
-// nodeKey returns the key under which a virtual node has a label of its ForeignCluster. A key has at most one
-// slash.
+// describedKeys is labels by which the provider describes its nodes in a contract, under the key that a selector of
+// ForeignClusters names. A label of the ForeignCluster with such a key takes precedence: home decides what it believes.
+func describedKeys() []string {
+	return []string{
+		corev1.LabelArchStable, corev1.LabelTopologyRegion, corev1.LabelTopologyZone,
+		"nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product",
+	}
+}
+
+// nodeKey returns the key under which a virtual node has what a selector of ForeignClusters names.
 func nodeKey(key string) string {
-	if slices.Contains(ownKeys(), key) {
+	if slices.Contains(homeKeys(), key) || slices.Contains(describedKeys(), key) {
 		return key
 	}
-	return v1alpha1.PrefixPeerLabel + strings.ReplaceAll(key, "/", "_")
+	return peerKey(key)
 }
 
+// peerKey returns the key under which a virtual node has a label of its ForeignCluster. A key has at most one slash.
+func peerKey(key string) string { return v1alpha1.PrefixPeerLabel + strings.ReplaceAll(key, "/", "_") }
+
 // NodeLabels returns the labels of a virtual node that selectors of ForeignClusters match: those of its
-// ForeignCluster, and its own. lost has labels that cannot be on a node, and why: a selector that names one selects
-// no node.
-func NodeLabels(peer, own map[string]string) (node, lost map[string]string) {
+// ForeignCluster, its own, and those of its contract that describe the provider's nodes. lost has labels that cannot
+// be on a node, and why: a selector that names one selects no node.
+func NodeLabels(peer, own, contract map[string]string) (node, lost map[string]string) {
 	node, lost = map[string]string{}, map[string]string{}
 	from := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(peer)) {
-		to := nodeKey(key)
+		to := peerKey(key)
 		switch other, taken := from[to]; {
-		case slices.Contains(ownKeys(), key):
+		case slices.Contains(homeKeys(), key):
 		case len(validation.IsQualifiedName(to)) > 0:
 			lost[key] = "it is too long for a label of nodes, with the prefix " + v1alpha1.PrefixPeerLabel
 		case taken && peer[other] != peer[key]:
@@ -51,12 +62,42 @@ func NodeLabels(peer, own map[string]string) (node, lost map[string]string) {
 			from[to], node[to] = key, peer[key]
 		}
 	}
-	for _, key := range ownKeys() {
+	for _, key := range homeKeys() {
 		if value, ok := own[key]; ok {
 			node[key] = value
 		}
 	}
+	for _, key := range describedKeys() {
+		delete(lost, key)
+		for _, described := range []map[string]string{peer, contract} {
+			if value, ok := described[key]; ok && len(validation.IsValidLabelValue(value)) == 0 {
+				node[key] = value
+				break
+			}
+		}
+	}
 	return node, lost
+}
+
+// GPU returns the label of a virtual node by what GPUs its contract grants: the domains of their resources, as
+// nvidia.com; none without GPUs.
+func GPU(resources corev1.ResourceList) map[string]string {
+	domains := map[string]bool{}
+	for name, amount := range resources {
+		domain, device, qualified := strings.Cut(string(name), "/")
+		if qualified && amount.Sign() > 0 && (strings.Contains(device, "gpu") || strings.HasPrefix(domain, "gpu.") || domain == "nvidia.com" && strings.HasPrefix(device, "mig-")) &&
+			len(validation.IsValidLabelValue(domain)) == 0 {
+			domains[domain] = true
+		}
+	}
+	if len(domains) == 0 {
+		return nil
+	}
+	value := strings.Join(slices.Sorted(maps.Keys(domains)), "_")
+	if len(value) > validation.LabelValueMaxLength {
+		value = slices.Min(slices.Collect(maps.Keys(domains)))
+	}
+	return map[string]string{v1alpha1.LabelGPU: value}
 }
 
 // Selects reports whether a selector of ForeignClusters selects a virtual node with these labels, as the scheduler
@@ -73,12 +114,13 @@ func Selects(s *metav1.LabelSelector, node map[string]string) bool {
 	return true
 }
 
-// ByPeer returns the part of a selector about the peer: latency and price are properties of one contract with it.
+// ByPeer returns the part of a selector about the peer: latency, price and what nodes it has are properties of one
+// contract with it.
 func ByPeer(s *metav1.LabelSelector) *metav1.LabelSelector {
 	if s == nil {
 		return nil
 	}
-	ofContract := func(key string) bool { return key != v1alpha1.LabelPeer && slices.Contains(ownKeys(), key) }
+	ofContract := func(key string) bool { return key != v1alpha1.LabelPeer && nodeKey(key) == key }
 	out := s.DeepCopy()
 	maps.DeleteFunc(out.MatchLabels, func(key, _ string) bool { return ofContract(key) })
 	out.MatchExpressions = slices.DeleteFunc(out.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool { return ofContract(e.Key) })

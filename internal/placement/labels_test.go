@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -21,8 +22,8 @@ func TestNodeLabels(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 40) + "/" + strings.Repeat("b", 40)
 	for name, tc := range map[string]struct {
-		peer, own, want map[string]string
-		lost            []string
+		peer, own, contract, want map[string]string
+		lost                      []string
 	}{
 		"labels have a prefix":            {peer: map[string]string{"tier": "iron", "example.com/site": "n"}, want: map[string]string{"peer.entente.dev/tier": "iron", "peer.entente.dev/example.com_site": "n"}},
 		"but the node's own have none":    {own: map[string]string{v1alpha1.LabelPeer: "p", v1alpha1.LabelLatency: "5", "x": "y"}, want: map[string]string{v1alpha1.LabelPeer: "p", v1alpha1.LabelLatency: "5"}},
@@ -31,10 +32,21 @@ func TestNodeLabels(t *testing.T) {
 		"so are two that become one":      {peer: map[string]string{"a/b": "1", "a_b": "2", "c": "3"}, want: map[string]string{"peer.entente.dev/c": "3"}, lost: []string{"a/b", "a_b"}},
 		"unless they are equal":           {peer: map[string]string{"a/b": "1", "a_b": "1"}, want: map[string]string{"peer.entente.dev/a_b": "1"}},
 		"of a peer that is not known yet": {},
+		"the provider describes its nodes": {
+			contract: map[string]string{corev1.LabelArchStable: "arm64", corev1.LabelTopologyRegion: "eu", corev1.LabelTopologyZone: "eu-1", "nvidia.com/gpu.product": "H100", "x": "y", v1alpha1.LabelPrice: "0", v1alpha1.LabelGPU: "nvidia.com"},
+			own:      map[string]string{v1alpha1.LabelPrice: "7"},
+			want:     map[string]string{corev1.LabelArchStable: "arm64", corev1.LabelTopologyRegion: "eu", corev1.LabelTopologyZone: "eu-1", "nvidia.com/gpu.product": "H100", v1alpha1.LabelPrice: "7"},
+		},
+		"unless home knows better": {
+			peer:     map[string]string{corev1.LabelTopologyRegion: "us"},
+			contract: map[string]string{corev1.LabelTopologyRegion: "eu"},
+			want:     map[string]string{corev1.LabelTopologyRegion: "us", "peer.entente.dev/topology.kubernetes.io_region": "us"},
+		},
+		"or the value is malformed": {contract: map[string]string{corev1.LabelTopologyRegion: "e u", corev1.LabelTopologyZone: long + long}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node, lost := NodeLabels(tc.peer, tc.own)
+			node, lost := NodeLabels(tc.peer, tc.own, tc.contract)
 			if tc.want == nil {
 				tc.want = map[string]string{}
 			}
@@ -62,7 +74,7 @@ func TestNodeLabels(t *testing.T) {
 // the labels and the selector are.
 func TestHomeAndTheSchedulerSelectTheSameNodes(t *testing.T) {
 	t.Parallel()
-	keys := []string{"a", "a/b", "a_b", "c", v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, strings.Repeat("a", 40) + "/" + strings.Repeat("b", 40)}
+	keys := []string{"a", "a/b", "a_b", "c", v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, corev1.LabelTopologyRegion, v1alpha1.LabelGPU, strings.Repeat("a", 40) + "/" + strings.Repeat("b", 40)}
 	values := []string{"1", "2"}
 	selected := 0
 	for seed := range uint64(3000) {
@@ -84,7 +96,7 @@ func TestHomeAndTheSchedulerSelectTheSameNodes(t *testing.T) {
 			}
 			s.MatchExpressions = append(s.MatchExpressions, e)
 		}
-		node, _ := NodeLabels(some(), some())
+		node, _ := NodeLabels(some(), some(), some())
 		is := Selects(s, node)
 		scheduler, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: Selector(s)}}})
 		if err != nil {
@@ -142,6 +154,30 @@ func TestLatencyStays(t *testing.T) {
 		}
 		if changes > 1 || !IsLatency(class) {
 			t.Errorf("around %s the class changes %d times, to %s", middle, changes, class)
+		}
+	}
+}
+
+func TestGPUsHaveALabel(t *testing.T) {
+	t.Parallel()
+	for resources, want := range map[string]string{
+		"cpu=4":                              "",
+		"nvidia.com/gpu=2":                   "nvidia.com",
+		"nvidia.com/gpu=0":                   "",
+		"nvidia.com/mig-1g.5gb=7":            "nvidia.com",
+		"nvidia.com/gpu.shared=7":            "nvidia.com",
+		"gpu.intel.com/i915=1":               "gpu.intel.com",
+		"amd.com/gpu=1,nvidia.com/gpu=1":     "amd.com_nvidia.com",
+		"example.com/fpga=1,smarter/mice=1":  "",
+		strings.Repeat("a", 70) + ".a/gpu=1": "",
+	} {
+		list := corev1.ResourceList{}
+		for item := range strings.SplitSeq(resources, ",") {
+			name, amount, _ := strings.Cut(item, "=")
+			list[corev1.ResourceName(name)] = resource.MustParse(amount)
+		}
+		if got := GPU(list)[v1alpha1.LabelGPU]; got != want {
+			t.Errorf("%s has the label %q, want %q", resources, got, want)
 		}
 	}
 }
