@@ -3,6 +3,7 @@ package twonodes
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -185,6 +186,27 @@ func label(ctx context.Context, side *e2e.Side, node, value string) error {
 	return err
 }
 
+// The promises for a gateway that is lost and for one that is replaced by another while it works, and the limits
+// of this test on a machine that is busy with other clusters, where a process may get no processor for seconds.
+// ENTENTE_STRICT=1 wants the promises.
+const (
+	promisedLost, busyLost       = 3 * time.Second, 15 * time.Second
+	promisedPlanned, busyPlanned = time.Second, 2 * time.Second
+)
+
+// promised checks for how long nothing passed, and prints it next to the promise.
+func promised(t *testing.T, what string, gap, promise, busy time.Duration) {
+	t.Helper()
+	limit := busy
+	if os.Getenv("ENTENTE_STRICT") != "" {
+		limit = promise
+	}
+	t.Logf("%s: nothing passed for %s, promised %s, limit of this run %s", what, gap.Round(time.Millisecond), promise, limit)
+	if gap > limit {
+		t.Errorf("%s: nothing passed for %s, want at most %s", what, gap.Round(time.Millisecond), limit)
+	}
+}
+
 // TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that carries their traffic:
 // its tunnel, and then its node. The other gateway takes over, and the connections continue. Neither an agent nor an
 // API server is involved in that.
@@ -216,9 +238,7 @@ func TestGatewaysTakeOver(t *testing.T) {
 					ok(t, areGateways(ctx, w, side, first, other))
 					time.Sleep(20 * time.Second) // the better one takes what it may
 				}, func(result e2e.StreamResult) {
-					if result.Longest > 2*time.Second {
-						t.Errorf("a planned change held traffic up for %s", result.Longest)
-					}
+					promised(t, "a planned change", result.Longest, promisedPlanned, busyPlanned)
 				})
 			})
 			now, err := carrier(ctx, side)
@@ -240,43 +260,51 @@ func TestGatewaysTakeOver(t *testing.T) {
 					ok(t, reaches(ctx, w, side, now))
 					time.Sleep(12 * time.Second) // until the better one has its traffic again
 				}, func(result e2e.StreamResult) {
-					if result.Longest > 15*time.Second {
-						t.Errorf("the other gateway took over after %s", result.Longest)
-					}
+					promised(t, "the tunnel of the gateway is cut", result.Longest, promisedLost, busyLost)
 				})
 			})
 			t.Run("its node dies", func(t *testing.T) {
-				ok(t, label(ctx, side, first, "false")) // so that it is the other one
-				ok(t, carries(ctx, w, side, other))
-				ok(t, label(ctx, side, first, "true"))
-				ok(t, areGateways(ctx, w, side, first, other))
-				s.during(ctx, t, side, func() {
-					stopErr := w.Lab.StopNode(ctx, other)
-					t.Cleanup(func() {
-						// A node that runs already is left alone.
-						if err := w.Lab.StartNode(context.WithoutCancel(ctx), other); err != nil {
-							t.Errorf("switch node %s on again: %v", other, err)
-						}
-					})
-					ok(t, stopErr)
-					reachErr := w.Home.ReachesAll(ctx, e2e.Restarted, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out})
-					// By address: one of two DNS servers died, too.
-					backErr := w.Abroad.ReachesAll(ctx, e2e.Restarted, s.twin.Namespace, s.twin.Name, "http://"+s.innAbroad+":8080/name", []corev1.Pod{s.inn})
-					for _, end := range w.Sides() {
-						_, err := end.Condition(ctx, e2e.Restarted, v1alpha1.ConditionNetwork, metav1.ConditionTrue)
-						ok(t, err)
-					}
-					ok(t, reachErr)
-					ok(t, backErr)
-				}, func(result e2e.StreamResult) {
-					if result.Longest > 15*time.Second {
-						t.Errorf("the other gateway took over after %s", result.Longest)
+				t.Cleanup(func() {
+					// A node that runs already is left alone.
+					if err := w.Lab.StartNode(context.WithoutCancel(ctx), other); err != nil {
+						t.Errorf("switch node %s on again: %v", other, err)
 					}
 				})
-				s.returns(ctx, t, side, other)
+				rounds := 1
+				if only.InMatrix() {
+					rounds = 2
+				}
+				for range rounds {
+					ok(t, label(ctx, side, first, "false")) // so that it is the other one
+					ok(t, carries(ctx, w, side, other))
+					ok(t, label(ctx, side, first, "true"))
+					ok(t, areGateways(ctx, w, side, first, other))
+					s.dies(ctx, t, side, other)
+					s.returns(ctx, t, side, other)
+				}
 			})
 		})
 	}
+}
+
+// dies switches off the node that carries the traffic, and sees the other gateway take over.
+func (s *stage) dies(ctx context.Context, t *testing.T, side *e2e.Side, node string) {
+	t.Helper()
+	w := s.World
+	s.during(ctx, t, side, func() {
+		ok(t, w.Lab.StopNode(ctx, node))
+		reachErr := w.Home.ReachesAll(ctx, e2e.Restarted, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out})
+		// By address: one of two DNS servers died, too.
+		backErr := w.Abroad.ReachesAll(ctx, e2e.Restarted, s.twin.Namespace, s.twin.Name, "http://"+s.innAbroad+":8080/name", []corev1.Pod{s.inn})
+		for _, end := range w.Sides() {
+			_, err := end.Condition(ctx, e2e.Restarted, v1alpha1.ConditionNetwork, metav1.ConditionTrue)
+			ok(t, err)
+		}
+		ok(t, reachErr)
+		ok(t, backErr)
+	}, func(result e2e.StreamResult) {
+		promised(t, "the node of the gateway died", result.Longest, promisedLost, busyLost)
+	})
 }
 
 // during lets pods on both first nodes talk while something happens, and returns the result.
@@ -315,9 +343,7 @@ func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node 
 		ok(t, reaches(ctx, w, side, node))
 		time.Sleep(15 * time.Second) // longer than a gateway waits before it takes traffic
 	}, func(result e2e.StreamResult) {
-		if result.Longest > 2*time.Second {
-			t.Errorf("the node that came back held traffic up for %s", result.Longest)
-		}
+		promised(t, "the node came back", result.Longest, promisedPlanned, busyPlanned)
 	})
 	var n corev1.Node
 	ok(t, w.Until(ctx, e2e.Scheduled, "node "+node+" to be Ready", func(ctx context.Context) (string, error) {
