@@ -219,12 +219,30 @@ func mayLose(sent int64) int64 {
 	return sent / 100
 }
 
+// lossRow is a row of the table of losses while keys are replaced, in docs/benchmarks.md.
+func lossRow(what string, sent, lost int64) string {
+	row := "| %s | %.0f | %d | 0 | %d |\n"
+	if lost > 0 {
+		row = "| %s | %.0f | %d | 0 | **%d** |\n"
+	}
+	return fmt.Sprintf(row, what, time.Second.Seconds()/pingEvery.Seconds(), sent, lost)
+}
+
+// logLosses prints that table.
+func logLosses(t *testing.T, rows string) {
+	t.Helper()
+	if os.Getenv("TUNNEL_BENCH") != "" {
+		t.Logf("%s\n| replaced | packets a second | sent | aim | lost |\n| --- | --- | --- | --- | --- |\n%s", kernelRelease(), rows)
+	}
+}
+
 // TestKeysOfNodesAreReplacedWithoutLoss replaces the key of each kind of node while a packet each
 // pingEvery passes each way between pods on nodes that are not gateways, and counts.
 func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 	t.Parallel()
 	r := newKeyRig(t)
 	there, here := remap(t, r.b[0].podAddr, aliasOfB), remap(t, r.a[2].podAddr, aliasOfA)
+	rows := ""
 	for _, tc := range []struct {
 		name    string
 		node    *rigNode
@@ -244,9 +262,10 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 			time.Sleep(time.Second)
 			r.rotate(tc.node)
 			time.Sleep(time.Second)
-			for _, s := range []func() (int64, int64){stop, stopBack} {
+			for i, s := range []func() (int64, int64){stop, stopBack} {
 				sent, lost := s()
 				t.Logf("%d of %d packets were lost", lost, sent)
+				rows += lossRow("the key of "+tc.name+[]string{"", ", packets of the other side"}[i], sent, lost)
 				if sent < int64(4*time.Second/pingEvery) || lost > mayLose(sent) {
 					t.Errorf("%d of %d packets were lost", lost, sent)
 				}
@@ -259,6 +278,7 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 		})
 	}
 	r.t = t
+	logLosses(t, rows)
 	for _, n := range r.all() {
 		n.up()
 	}
@@ -308,6 +328,7 @@ func TestPresharedKeysAreReplacedWithoutLoss(t *testing.T) {
 	}
 	sent, lost := stop()
 	t.Logf("%d of %d packets were lost", lost, sent)
+	logLosses(t, lossRow("the preshared key", sent, lost))
 	if sent < int64(4*time.Second/pingEvery) || lost > mayLose(sent) {
 		t.Errorf("%d of %d packets were lost", lost, sent)
 	}
