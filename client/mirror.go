@@ -431,6 +431,9 @@ func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirror
 			msg = wire.DeleteTo(st.ref, st.grace)
 		case stepApply:
 			msg = wire.ApplyTo(st.object)
+			if st.base != nil {
+				msg = wire.PatchTo(st.object, st.base, st.baseHash)
+			}
 		default:
 			continue
 		}

@@ -62,6 +62,12 @@ type mirrorRecord struct {
 	sentHash peering.Hash
 	sentSize int
 	sentAt   time.Time
+	// sentJSON is what was sent, and patched says that it may have been a patch of base.
+	sentJSON []byte
+	patched  bool
+	// base is what the provider remembers on this stream; nil if it remembers nothing.
+	base     []byte
+	baseHash peering.Hash
 
 	// Refused: the last acknowledgement of this form was a refusal.
 	refused     bool
@@ -97,6 +103,9 @@ type mirrorStep struct {
 	object peering.Object
 	grace  *int64
 	held   peering.Held
+	// base is what the provider remembers of the object; nil if it remembers nothing.
+	base     []byte
+	baseHash peering.Hash
 }
 
 // decide returns the next step for an object. wake is when to decide again, or zero if only an
@@ -440,7 +449,7 @@ func (s *mirrorState) connect() {
 	clear(s.inFlight)
 	for k, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
-		r.final = false
+		r.final, r.sentJSON, r.base = false, nil, nil
 		// Keep the record that a pod ran until home is ready.
 		if s.ready && !r.want && !r.unwant && !r.marked {
 			s.forget(k)
@@ -476,13 +485,17 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 		r.sent == sentApply && a.Hash != r.sentHash {
 		return false
 	}
-	sent := r.sent
+	sent, whole := r.sent, !r.patched
+	r.remember(a)
 	r.sent = sentNothing
 	delete(s.inFlight, k)
 	if sent == sentApply {
 		s.applies, s.applyBytes = s.applies-1, s.applyBytes-r.sentSize
 	}
 	s.touch(k)
+	if a.Refusal != nil && !whole {
+		return false // the whole object is sent at once, and the answer to that counts
+	}
 	if a.Refusal != nil {
 		r.attempts++
 		r.notBefore = now.Add(min(mirrorRetryMin<<min(r.attempts-1, 8), mirrorRetryMax))
@@ -509,6 +522,15 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 		s.namespaceAnswered(a.Ref.Name, a.Refusal == nil)
 	}
 	return true
+}
+
+// remember records what the provider remembers after an acknowledgement.
+func (r *mirrorRecord) remember(a peering.Ack) {
+	r.base, r.baseHash = nil, peering.Hash{}
+	if r.sent == sentApply && a.Refusal == nil && a.Remembered {
+		r.base, r.baseHash = r.sentJSON, r.sentHash
+	}
+	r.sentJSON, r.patched = nil, false
 }
 
 // namespaceAnswered continues what waited for a namespace's acknowledgement.
@@ -670,7 +692,7 @@ func (s *mirrorState) decide(k mirrorKey, now time.Time) (mirrorStep, bool) {
 	}
 	return mirrorStep{
 		kind: kind, ref: r.ref, object: r.object, grace: r.grace,
-		held: peering.Held{Ref: r.ref, Hash: r.heldHash},
+		held: peering.Held{Ref: r.ref, Hash: r.heldHash}, base: r.base, baseHash: r.baseHash,
 	}, true
 }
 
@@ -726,6 +748,7 @@ func (s *mirrorState) commit(st mirrorStep, now time.Time) {
 		r.sent = sentDelete
 		if st.kind == stepApply {
 			r.sent, r.sentHash, r.sentSize = sentApply, r.hash, len(st.object.JSON)
+			r.sentJSON, r.patched = st.object.JSON, st.base != nil
 			s.applies, s.applyBytes = s.applies+1, s.applyBytes+r.sentSize
 		}
 	case stepWait, stepForget:

@@ -126,6 +126,9 @@ type Ack struct {
 	Hash Hash
 	// Refusal is nil when it was carried out.
 	Refusal *Refusal
+	// Remembered means that the provider remembers the object as it was applied, so that changes of it can be sent
+	// as long as the stream lasts.
+	Remembered bool
 }
 
 // PodStatus is a pod's status at its provider.

@@ -87,6 +87,10 @@ const (
 	// applied at once, and how many deleted: its concurrent requests to the API server
 	// delay others.
 	offloadMaxWork = 16
+	// offloadMaxRemembered is how many bytes of large Services are remembered for one peer, over all its contracts, so
+	// that it can send changes of them, and offloadMaxRememberedAll for all peers. Services beyond that are sent whole.
+	offloadMaxRemembered    = 8 << 20
+	offloadMaxRememberedAll = 32 << 20
 	// offloadMaxEvents is how many events wait to be sent; the oldest goes first.
 	offloadMaxEvents = 256
 	// offloadMaxLastBytes is how many bytes the last statuses of pods that are gone may have while

@@ -107,6 +107,8 @@ type Offload struct {
 	syncs map[string]*syncTurn
 	// works is the concurrent work of each peer that has streams.
 	works map[peering.ClusterID]*peerWork
+	// remembered is for the objects that are remembered for all peers.
+	remembered *room
 }
 
 // peerWork limits the concurrent work for a peer.
@@ -115,6 +117,8 @@ type peerWork struct {
 	applies, deletes *semaphore.Weighted
 	// podStreams limits its logs, execs and port-forwards.
 	podStreams *semaphore.Weighted
+	// remembered is for the objects that are remembered for it.
+	remembered *room
 	streams    int
 }
 
@@ -133,7 +137,7 @@ func NewOffload(cfg OffloadConfig) (*Offload, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), works: make(map[peering.ClusterID]*peerWork)}, nil
+	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), works: make(map[peering.ClusterID]*peerWork), remembered: &room{left: offloadMaxRememberedAll}}, nil
 }
 
 // authorize returns the caller, if the contract is the caller's and open.
@@ -198,7 +202,7 @@ func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	if w == nil {
 		w = &peerWork{
 			applies: semaphore.NewWeighted(offloadMaxWork), deletes: semaphore.NewWeighted(offloadMaxWork),
-			podStreams: semaphore.NewWeighted(offloadMaxStreams),
+			podStreams: semaphore.NewWeighted(offloadMaxStreams), remembered: &room{left: offloadMaxRemembered},
 		}
 		s.works[peer] = w
 	}

@@ -63,7 +63,9 @@ func (s *Offload) Sync(stream ententev1.OffloadService_SyncServer) error {
 		bytes: semaphore.NewWeighted(offloadMaxInFlightBytes),
 		count: semaphore.NewWeighted(offloadMaxInFlight),
 		lanes: make(map[string]*lane), shared: shared,
+		bases: &bases{room: []*room{shared.remembered, s.remembered}},
 	}
+	defer run.bases.end()
 	go run.out.send(ctx, cancel, stream)
 	cancel(run.serve(ctx))
 	run.work.Wait()
@@ -107,6 +109,7 @@ type syncRun struct {
 
 	bytes, count *semaphore.Weighted
 	shared       *peerWork
+	bases        *bases
 	// lanes has the work of each namespace that has any.
 	lanesMu sync.Mutex
 	lanes   map[string]*lane
@@ -126,6 +129,9 @@ type syncTask struct {
 	delete bool
 	begun  bool
 	do     func(context.Context) error
+	// remember: the consumer may send changes of the object. applied is the object, once it is known.
+	remember bool
+	applied  []byte
 }
 
 // due returns the tasks that can begin, and marks them begun. Tasks of one name run one
@@ -239,7 +245,12 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 			return r.refuseInvalid(ctx, x.Apply, err)
 		}
 		task.ref, task.hash, task.size = o.Ref, o.Hash(), int64(len(o.JSON))
+		task.remember, task.applied = x.Apply.GetRemember() && wire.Patchable(o), o.JSON
 		task.do = func(ctx context.Context) error { return r.apply(ctx, o) }
+	case *ententev1.SyncRequest_Patch_:
+		if remembered, err := r.takePatch(ctx, task, x.Patch); err != nil || !remembered {
+			return err
+		}
 	case *ententev1.SyncRequest_Delete_:
 		ref, grace, err := wire.DeleteFrom(x.Delete)
 		if wire.ReasonOf(err) == peering.ReasonProtocolUnsupported {
@@ -265,7 +276,11 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 	default:
 		return peering.Errorf(peering.ReasonRequestInvalid, "a sync stream takes apply, delete and answer after open, not %T", x)
 	}
-	// Nothing more is read while too much is in flight, so the consumer waits.
+	return r.queue(ctx, task)
+}
+
+// queue enqueues a task. Nothing more is read while too much is in flight, so the consumer waits.
+func (r *syncRun) queue(ctx context.Context, task *syncTask) error {
 	if err := r.count.Acquire(ctx, 1); err != nil {
 		return context.Cause(ctx)
 	}
@@ -365,6 +380,11 @@ func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 		return
 	}
 	ack := peering.Ack{Ref: t.ref, Hash: t.hash}
+	if err == nil && t.remember {
+		ack.Remembered = r.bases.put(t.ref, t.hash, t.applied)
+	} else {
+		r.bases.drop(t.ref)
+	}
 	if err != nil && !errors.As(err, &ack.Refusal) {
 		r.cfg.Log.Warn("carry out sync message", "contract", r.contract, "object", t.ref.String(), "err", err)
 		ack.Refusal = &peering.Refusal{

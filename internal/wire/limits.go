@@ -32,6 +32,12 @@ const (
 const (
 	// MaxObjectBytes is the largest object, as JSON. An API server has the same limit.
 	MaxObjectBytes = 1536 << 10
+	// minPatched is the size from which on changes of a Service are sent as patches.
+	minPatched = 4 << 10
+	// maxSplices is how many places of an object one patch changes; spliceBytes is about the size of one without
+	// what it inserts.
+	maxSplices  = 256
+	spliceBytes = 12
 	// MaxStatusBytes is the largest PodStatus, as JSON. A provider sends only the parts that home
 	// uses, which have less for any pod that it accepts.
 	MaxStatusBytes = 512 << 10

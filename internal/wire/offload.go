@@ -151,7 +151,7 @@ func ContractIDFrom(id string) (string, error) { return id, checkID("contract_id
 func ApplyTo(o peering.Object) *ententev1.SyncRequest {
 	hash := o.Hash()
 	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Apply_{Apply: &ententev1.SyncRequest_Apply{
-		Ref: ObjectRefTo(o.Ref), Hash: hash[:], Object: o.JSON,
+		Ref: ObjectRefTo(o.Ref), Hash: hash[:], Object: o.JSON, Remember: Patchable(o),
 	}}}
 }
 
@@ -225,7 +225,7 @@ func SyncedTo() *ententev1.SyncResponse {
 
 // AckTo writes an acknowledgement.
 func AckTo(a peering.Ack) *ententev1.SyncResponse {
-	m := &ententev1.SyncResponse_Ack{Ref: ObjectRefTo(a.Ref)}
+	m := &ententev1.SyncResponse_Ack{Ref: ObjectRefTo(a.Ref), Remembered: a.Remembered && a.Refusal == nil}
 	if a.Hash != (peering.Hash{}) {
 		m.Hash = a.Hash[:]
 	}
@@ -247,7 +247,7 @@ func AckFrom(m *ententev1.SyncResponse_Ack) (peering.Ack, error) {
 	if err != nil {
 		return peering.Ack{}, err
 	}
-	a := peering.Ack{Ref: ref}
+	a := peering.Ack{Ref: ref, Remembered: m.GetRemembered() && m.GetReason() == ""}
 	if len(m.GetHash()) > 0 {
 		if a.Hash, err = hashFrom("ack.hash", m.GetHash()); err != nil {
 			return peering.Ack{}, err

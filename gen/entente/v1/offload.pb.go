@@ -185,6 +185,7 @@ type SyncRequest struct {
 	//	*SyncRequest_Apply_
 	//	*SyncRequest_Delete_
 	//	*SyncRequest_Pong_
+	//	*SyncRequest_Patch_
 	Message       isSyncRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -263,6 +264,15 @@ func (x *SyncRequest) GetPong() *SyncRequest_Pong {
 	return nil
 }
 
+func (x *SyncRequest) GetPatch() *SyncRequest_Patch {
+	if x != nil {
+		if x, ok := x.Message.(*SyncRequest_Patch_); ok {
+			return x.Patch
+		}
+	}
+	return nil
+}
+
 type isSyncRequest_Message interface {
 	isSyncRequest_Message()
 }
@@ -287,6 +297,12 @@ type SyncRequest_Pong_ struct {
 	Pong *SyncRequest_Pong `protobuf:"bytes,4,opt,name=pong,proto3,oneof"`
 }
 
+type SyncRequest_Patch_ struct {
+	// Requests that the object exists with the content that results from changes to the one that
+	// the provider remembers.
+	Patch *SyncRequest_Patch `protobuf:"bytes,5,opt,name=patch,proto3,oneof"`
+}
+
 func (*SyncRequest_Open_) isSyncRequest_Message() {}
 
 func (*SyncRequest_Apply_) isSyncRequest_Message() {}
@@ -294,6 +310,8 @@ func (*SyncRequest_Apply_) isSyncRequest_Message() {}
 func (*SyncRequest_Delete_) isSyncRequest_Message() {}
 
 func (*SyncRequest_Pong_) isSyncRequest_Message() {}
+
+func (*SyncRequest_Patch_) isSyncRequest_Message() {}
 
 // SyncResponse is a message from the provider.
 type SyncResponse struct {
@@ -1131,7 +1149,10 @@ type SyncRequest_Apply struct {
 	// endpoints, or its externalName, see the guide; for a NetworkPolicy, netpolicy.Policy,
 	// which has the allowed traffic with the consumer's names and addresses; otherwise the
 	// Kubernetes object.
-	Object        []byte `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	Object []byte `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	// Asks the provider to remember the content until the stream ends, so that a Patch can
+	// follow. It need not.
+	Remember      bool `protobuf:"varint,4,opt,name=remember,proto3" json:"remember,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1187,6 +1208,153 @@ func (x *SyncRequest_Apply) GetObject() []byte {
 	return nil
 }
 
+func (x *SyncRequest_Apply) GetRemember() bool {
+	if x != nil {
+		return x.Remember
+	}
+	return false
+}
+
+// Patch changes an object that the provider remembers: the last one of an Apply or a Patch on
+// this stream whose Ack says so. The provider then remembers the result. If it remembers
+// nothing with the base's hash, or the result does not have the hash, it refuses the Patch as
+// retryable and forgets the object: an Apply follows.
+type SyncRequest_Patch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The object.
+	Ref *ObjectRef `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	// The hash of the content that changes.
+	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
+	// The hash of the result.
+	Hash []byte `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	// The changes, in the order of their places, which do not overlap.
+	Splices       []*SyncRequest_Splice `protobuf:"bytes,4,rep,name=splices,proto3" json:"splices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncRequest_Patch) Reset() {
+	*x = SyncRequest_Patch{}
+	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncRequest_Patch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncRequest_Patch) ProtoMessage() {}
+
+func (x *SyncRequest_Patch) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncRequest_Patch.ProtoReflect.Descriptor instead.
+func (*SyncRequest_Patch) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 2}
+}
+
+func (x *SyncRequest_Patch) GetRef() *ObjectRef {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *SyncRequest_Patch) GetBase() []byte {
+	if x != nil {
+		return x.Base
+	}
+	return nil
+}
+
+func (x *SyncRequest_Patch) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *SyncRequest_Patch) GetSplices() []*SyncRequest_Splice {
+	if x != nil {
+		return x.Splices
+	}
+	return nil
+}
+
+// Splice replaces bytes of an object's JSON.
+type SyncRequest_Splice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many bytes of the old content stay as they are after the previous splice.
+	Keep uint32 `protobuf:"varint,1,opt,name=keep,proto3" json:"keep,omitempty"`
+	// How many of the bytes that follow are left out.
+	Remove uint32 `protobuf:"varint,2,opt,name=remove,proto3" json:"remove,omitempty"`
+	// The bytes in their place.
+	Insert        []byte `protobuf:"bytes,3,opt,name=insert,proto3" json:"insert,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncRequest_Splice) Reset() {
+	*x = SyncRequest_Splice{}
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncRequest_Splice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncRequest_Splice) ProtoMessage() {}
+
+func (x *SyncRequest_Splice) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncRequest_Splice.ProtoReflect.Descriptor instead.
+func (*SyncRequest_Splice) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 3}
+}
+
+func (x *SyncRequest_Splice) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+func (x *SyncRequest_Splice) GetRemove() uint32 {
+	if x != nil {
+		return x.Remove
+	}
+	return 0
+}
+
+func (x *SyncRequest_Splice) GetInsert() []byte {
+	if x != nil {
+		return x.Insert
+	}
+	return nil
+}
+
 // Delete removes an object. A running pod is stopped with its grace period.
 type SyncRequest_Delete struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1200,7 +1368,7 @@ type SyncRequest_Delete struct {
 
 func (x *SyncRequest_Delete) Reset() {
 	*x = SyncRequest_Delete{}
-	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1380,7 @@ func (x *SyncRequest_Delete) String() string {
 func (*SyncRequest_Delete) ProtoMessage() {}
 
 func (x *SyncRequest_Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1393,7 @@ func (x *SyncRequest_Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest_Delete.ProtoReflect.Descriptor instead.
 func (*SyncRequest_Delete) Descriptor() ([]byte, []int) {
-	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 2}
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 4}
 }
 
 func (x *SyncRequest_Delete) GetRef() *ObjectRef {
@@ -1254,7 +1422,7 @@ type SyncRequest_Pong struct {
 
 func (x *SyncRequest_Pong) Reset() {
 	*x = SyncRequest_Pong{}
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1434,7 @@ func (x *SyncRequest_Pong) String() string {
 func (*SyncRequest_Pong) ProtoMessage() {}
 
 func (x *SyncRequest_Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1447,7 @@ func (x *SyncRequest_Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest_Pong.ProtoReflect.Descriptor instead.
 func (*SyncRequest_Pong) Descriptor() ([]byte, []int) {
-	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 3}
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 5}
 }
 
 func (x *SyncRequest_Pong) GetNumber() uint64 {
@@ -1302,7 +1470,7 @@ type SyncResponse_Existing struct {
 
 func (x *SyncResponse_Existing) Reset() {
 	*x = SyncResponse_Existing{}
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1482,7 @@ func (x *SyncResponse_Existing) String() string {
 func (*SyncResponse_Existing) ProtoMessage() {}
 
 func (x *SyncResponse_Existing) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1521,7 @@ type SyncResponse_Synced struct {
 
 func (x *SyncResponse_Synced) Reset() {
 	*x = SyncResponse_Synced{}
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1533,7 @@ func (x *SyncResponse_Synced) String() string {
 func (*SyncResponse_Synced) ProtoMessage() {}
 
 func (x *SyncResponse_Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,14 +1562,16 @@ type SyncResponse_Ack struct {
 	// A human-readable explanation: what, where, and what to do.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Whether a retry, unchanged, may succeed.
-	Retryable     bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
+	Retryable bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
+	// Whether the provider remembers the content with the hash, for a Patch on this stream.
+	Remembered    bool `protobuf:"varint,6,opt,name=remembered,proto3" json:"remembered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SyncResponse_Ack) Reset() {
 	*x = SyncResponse_Ack{}
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1583,7 @@ func (x *SyncResponse_Ack) String() string {
 func (*SyncResponse_Ack) ProtoMessage() {}
 
 func (x *SyncResponse_Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,6 +1634,13 @@ func (x *SyncResponse_Ack) GetRetryable() bool {
 	return false
 }
 
+func (x *SyncResponse_Ack) GetRemembered() bool {
+	if x != nil {
+		return x.Remembered
+	}
+	return false
+}
+
 // Status is a pod's status.
 type SyncResponse_Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1488,7 +1665,7 @@ type SyncResponse_Status struct {
 
 func (x *SyncResponse_Status) Reset() {
 	*x = SyncResponse_Status{}
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1677,7 @@ func (x *SyncResponse_Status) String() string {
 func (*SyncResponse_Status) ProtoMessage() {}
 
 func (x *SyncResponse_Status) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1754,7 @@ type SyncResponse_Event struct {
 
 func (x *SyncResponse_Event) Reset() {
 	*x = SyncResponse_Event{}
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1766,7 @@ func (x *SyncResponse_Event) String() string {
 func (*SyncResponse_Event) ProtoMessage() {}
 
 func (x *SyncResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1830,7 @@ type SyncResponse_Ping struct {
 
 func (x *SyncResponse_Ping) Reset() {
 	*x = SyncResponse_Ping{}
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1842,7 @@ func (x *SyncResponse_Ping) String() string {
 func (*SyncResponse_Ping) ProtoMessage() {}
 
 func (x *SyncResponse_Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1890,7 @@ type ExecRequest_Start struct {
 
 func (x *ExecRequest_Start) Reset() {
 	*x = ExecRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1902,7 @@ func (x *ExecRequest_Start) String() string {
 func (*ExecRequest_Start) ProtoMessage() {}
 
 func (x *ExecRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1806,7 +1983,7 @@ type ExecRequest_StdinEnd struct {
 
 func (x *ExecRequest_StdinEnd) Reset() {
 	*x = ExecRequest_StdinEnd{}
-	mi := &file_entente_v1_offload_proto_msgTypes[22]
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1995,7 @@ func (x *ExecRequest_StdinEnd) String() string {
 func (*ExecRequest_StdinEnd) ProtoMessage() {}
 
 func (x *ExecRequest_StdinEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[22]
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +2024,7 @@ type ExecRequest_Resize struct {
 
 func (x *ExecRequest_Resize) Reset() {
 	*x = ExecRequest_Resize{}
-	mi := &file_entente_v1_offload_proto_msgTypes[23]
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +2036,7 @@ func (x *ExecRequest_Resize) String() string {
 func (*ExecRequest_Resize) ProtoMessage() {}
 
 func (x *ExecRequest_Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[23]
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2079,7 @@ type ExecResponse_Exit struct {
 
 func (x *ExecResponse_Exit) Reset() {
 	*x = ExecResponse_Exit{}
-	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	mi := &file_entente_v1_offload_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2091,7 @@ func (x *ExecResponse_Exit) String() string {
 func (*ExecResponse_Exit) ProtoMessage() {}
 
 func (x *ExecResponse_Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	mi := &file_entente_v1_offload_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2136,7 @@ type PortForwardRequest_Start struct {
 
 func (x *PortForwardRequest_Start) Reset() {
 	*x = PortForwardRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	mi := &file_entente_v1_offload_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2148,7 @@ func (x *PortForwardRequest_Start) String() string {
 func (*PortForwardRequest_Start) ProtoMessage() {}
 
 func (x *PortForwardRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	mi := &file_entente_v1_offload_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2202,7 @@ type PodMetricsResponse_Pod struct {
 
 func (x *PodMetricsResponse_Pod) Reset() {
 	*x = PodMetricsResponse_Pod{}
-	mi := &file_entente_v1_offload_proto_msgTypes[26]
+	mi := &file_entente_v1_offload_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2214,7 @@ func (x *PodMetricsResponse_Pod) String() string {
 func (*PodMetricsResponse_Pod) ProtoMessage() {}
 
 func (x *PodMetricsResponse_Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[26]
+	mi := &file_entente_v1_offload_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2273,7 @@ type PodMetricsResponse_Container struct {
 
 func (x *PodMetricsResponse_Container) Reset() {
 	*x = PodMetricsResponse_Container{}
-	mi := &file_entente_v1_offload_proto_msgTypes[27]
+	mi := &file_entente_v1_offload_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2285,7 @@ func (x *PodMetricsResponse_Container) String() string {
 func (*PodMetricsResponse_Container) ProtoMessage() {}
 
 func (x *PodMetricsResponse_Container) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[27]
+	mi := &file_entente_v1_offload_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,26 +2334,37 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\x1e\n" +
 	"\x04name\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\x12\x1b\n" +
-	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\xd4\x04\n" +
+	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\xbb\a\n" +
 	"\vSyncRequest\x122\n" +
 	"\x04open\x18\x01 \x01(\v2\x1c.entente.v1.SyncRequest.OpenH\x00R\x04open\x125\n" +
 	"\x05apply\x18\x02 \x01(\v2\x1d.entente.v1.SyncRequest.ApplyH\x00R\x05apply\x128\n" +
 	"\x06delete\x18\x03 \x01(\v2\x1e.entente.v1.SyncRequest.DeleteH\x00R\x06delete\x122\n" +
-	"\x04pong\x18\x04 \x01(\v2\x1c.entente.v1.SyncRequest.PongH\x00R\x04pong\x1a2\n" +
+	"\x04pong\x18\x04 \x01(\v2\x1c.entente.v1.SyncRequest.PongH\x00R\x04pong\x125\n" +
+	"\x05patch\x18\x05 \x01(\v2\x1d.entente.v1.SyncRequest.PatchH\x00R\x05patch\x1a2\n" +
 	"\x04Open\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
-	"contractId\x1az\n" +
+	"contractId\x1a\x96\x01\n" +
 	"\x05Apply\x12/\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefB\x06\xbaH\x03\xc8\x01\x01R\x03ref\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12#\n" +
-	"\x06object\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80`R\x06object\x1a\x89\x01\n" +
+	"\x06object\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80`R\x06object\x12\x1a\n" +
+	"\bremember\x18\x04 \x01(\bR\bremember\x1a\xb7\x01\n" +
+	"\x05Patch\x12/\n" +
+	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefB\x06\xbaH\x03\xc8\x01\x01R\x03ref\x12\x1b\n" +
+	"\x04base\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04base\x12\x1b\n" +
+	"\x04hash\x18\x03 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12C\n" +
+	"\asplices\x18\x04 \x03(\v2\x1e.entente.v1.SyncRequest.SpliceB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\asplices\x1aW\n" +
+	"\x06Splice\x12\x12\n" +
+	"\x04keep\x18\x01 \x01(\rR\x04keep\x12\x16\n" +
+	"\x06remove\x18\x02 \x01(\rR\x06remove\x12!\n" +
+	"\x06insert\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80`R\x06insert\x1a\x89\x01\n" +
 	"\x06Delete\x12/\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefB\x06\xbaH\x03\xc8\x01\x01R\x03ref\x125\n" +
 	"\x14grace_period_seconds\x18\x02 \x01(\x03H\x00R\x12gracePeriodSeconds\x88\x01\x01B\x17\n" +
 	"\x15_grace_period_seconds\x1a\x1e\n" +
 	"\x04Pong\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06numberB\x10\n" +
-	"\amessage\x12\x05\xbaH\x02\b\x01\"\xd5\a\n" +
+	"\amessage\x12\x05\xbaH\x02\b\x01\"\xf5\a\n" +
 	"\fSyncResponse\x12?\n" +
 	"\bexisting\x18\x01 \x01(\v2!.entente.v1.SyncResponse.ExistingH\x00R\bexisting\x129\n" +
 	"\x06synced\x18\x02 \x01(\v2\x1f.entente.v1.SyncResponse.SyncedH\x00R\x06synced\x120\n" +
@@ -2187,13 +2375,16 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\bExisting\x12'\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefR\x03ref\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x1a\b\n" +
-	"\x06Synced\x1a\x92\x01\n" +
+	"\x06Synced\x1a\xb2\x01\n" +
 	"\x03Ack\x12'\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefR\x03ref\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x05 \x01(\bR\tretryable\x1a\xcc\x01\n" +
+	"\tretryable\x18\x05 \x01(\bR\tretryable\x12\x1e\n" +
+	"\n" +
+	"remembered\x18\x06 \x01(\bR\n" +
+	"remembered\x1a\xcc\x01\n" +
 	"\x06Status\x12'\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefR\x03ref\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +
@@ -2322,7 +2513,7 @@ func file_entente_v1_offload_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_offload_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_entente_v1_offload_proto_goTypes = []any{
 	(Kind)(0),                            // 0: entente.v1.Kind
 	(*ObjectRef)(nil),                    // 1: entente.v1.ObjectRef
@@ -2338,70 +2529,75 @@ var file_entente_v1_offload_proto_goTypes = []any{
 	(*PodMetricsResponse)(nil),           // 11: entente.v1.PodMetricsResponse
 	(*SyncRequest_Open)(nil),             // 12: entente.v1.SyncRequest.Open
 	(*SyncRequest_Apply)(nil),            // 13: entente.v1.SyncRequest.Apply
-	(*SyncRequest_Delete)(nil),           // 14: entente.v1.SyncRequest.Delete
-	(*SyncRequest_Pong)(nil),             // 15: entente.v1.SyncRequest.Pong
-	(*SyncResponse_Existing)(nil),        // 16: entente.v1.SyncResponse.Existing
-	(*SyncResponse_Synced)(nil),          // 17: entente.v1.SyncResponse.Synced
-	(*SyncResponse_Ack)(nil),             // 18: entente.v1.SyncResponse.Ack
-	(*SyncResponse_Status)(nil),          // 19: entente.v1.SyncResponse.Status
-	(*SyncResponse_Event)(nil),           // 20: entente.v1.SyncResponse.Event
-	(*SyncResponse_Ping)(nil),            // 21: entente.v1.SyncResponse.Ping
-	(*ExecRequest_Start)(nil),            // 22: entente.v1.ExecRequest.Start
-	(*ExecRequest_StdinEnd)(nil),         // 23: entente.v1.ExecRequest.StdinEnd
-	(*ExecRequest_Resize)(nil),           // 24: entente.v1.ExecRequest.Resize
-	(*ExecResponse_Exit)(nil),            // 25: entente.v1.ExecResponse.Exit
-	(*PortForwardRequest_Start)(nil),     // 26: entente.v1.PortForwardRequest.Start
-	(*PodMetricsResponse_Pod)(nil),       // 27: entente.v1.PodMetricsResponse.Pod
-	(*PodMetricsResponse_Container)(nil), // 28: entente.v1.PodMetricsResponse.Container
-	(*timestamppb.Timestamp)(nil),        // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),          // 30: google.protobuf.Duration
+	(*SyncRequest_Patch)(nil),            // 14: entente.v1.SyncRequest.Patch
+	(*SyncRequest_Splice)(nil),           // 15: entente.v1.SyncRequest.Splice
+	(*SyncRequest_Delete)(nil),           // 16: entente.v1.SyncRequest.Delete
+	(*SyncRequest_Pong)(nil),             // 17: entente.v1.SyncRequest.Pong
+	(*SyncResponse_Existing)(nil),        // 18: entente.v1.SyncResponse.Existing
+	(*SyncResponse_Synced)(nil),          // 19: entente.v1.SyncResponse.Synced
+	(*SyncResponse_Ack)(nil),             // 20: entente.v1.SyncResponse.Ack
+	(*SyncResponse_Status)(nil),          // 21: entente.v1.SyncResponse.Status
+	(*SyncResponse_Event)(nil),           // 22: entente.v1.SyncResponse.Event
+	(*SyncResponse_Ping)(nil),            // 23: entente.v1.SyncResponse.Ping
+	(*ExecRequest_Start)(nil),            // 24: entente.v1.ExecRequest.Start
+	(*ExecRequest_StdinEnd)(nil),         // 25: entente.v1.ExecRequest.StdinEnd
+	(*ExecRequest_Resize)(nil),           // 26: entente.v1.ExecRequest.Resize
+	(*ExecResponse_Exit)(nil),            // 27: entente.v1.ExecResponse.Exit
+	(*PortForwardRequest_Start)(nil),     // 28: entente.v1.PortForwardRequest.Start
+	(*PodMetricsResponse_Pod)(nil),       // 29: entente.v1.PodMetricsResponse.Pod
+	(*PodMetricsResponse_Container)(nil), // 30: entente.v1.PodMetricsResponse.Container
+	(*timestamppb.Timestamp)(nil),        // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),          // 32: google.protobuf.Duration
 }
 var file_entente_v1_offload_proto_depIdxs = []int32{
 	0,  // 0: entente.v1.ObjectRef.kind:type_name -> entente.v1.Kind
 	12, // 1: entente.v1.SyncRequest.open:type_name -> entente.v1.SyncRequest.Open
 	13, // 2: entente.v1.SyncRequest.apply:type_name -> entente.v1.SyncRequest.Apply
-	14, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
-	15, // 4: entente.v1.SyncRequest.pong:type_name -> entente.v1.SyncRequest.Pong
-	16, // 5: entente.v1.SyncResponse.existing:type_name -> entente.v1.SyncResponse.Existing
-	17, // 6: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
-	18, // 7: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
-	19, // 8: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
-	20, // 9: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
-	21, // 10: entente.v1.SyncResponse.ping:type_name -> entente.v1.SyncResponse.Ping
-	1,  // 11: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
-	22, // 12: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
-	23, // 13: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
-	24, // 14: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
-	25, // 15: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
-	26, // 16: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
-	29, // 17: entente.v1.PodMetricsResponse.send_time:type_name -> google.protobuf.Timestamp
-	27, // 18: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
-	1,  // 19: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
-	1,  // 20: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
-	1,  // 21: entente.v1.SyncResponse.Existing.ref:type_name -> entente.v1.ObjectRef
-	1,  // 22: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
-	1,  // 23: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
-	1,  // 24: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
-	1,  // 25: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	1,  // 26: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	29, // 27: entente.v1.PodMetricsResponse.Pod.time:type_name -> google.protobuf.Timestamp
-	30, // 28: entente.v1.PodMetricsResponse.Pod.window:type_name -> google.protobuf.Duration
-	28, // 29: entente.v1.PodMetricsResponse.Pod.containers:type_name -> entente.v1.PodMetricsResponse.Container
-	2,  // 30: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
-	4,  // 31: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
-	6,  // 32: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
-	8,  // 33: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
-	10, // 34: entente.v1.OffloadService.PodMetrics:input_type -> entente.v1.PodMetricsRequest
-	3,  // 35: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
-	5,  // 36: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
-	7,  // 37: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
-	9,  // 38: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
-	11, // 39: entente.v1.OffloadService.PodMetrics:output_type -> entente.v1.PodMetricsResponse
-	35, // [35:40] is the sub-list for method output_type
-	30, // [30:35] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	16, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
+	17, // 4: entente.v1.SyncRequest.pong:type_name -> entente.v1.SyncRequest.Pong
+	14, // 5: entente.v1.SyncRequest.patch:type_name -> entente.v1.SyncRequest.Patch
+	18, // 6: entente.v1.SyncResponse.existing:type_name -> entente.v1.SyncResponse.Existing
+	19, // 7: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
+	20, // 8: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
+	21, // 9: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
+	22, // 10: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
+	23, // 11: entente.v1.SyncResponse.ping:type_name -> entente.v1.SyncResponse.Ping
+	1,  // 12: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
+	24, // 13: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
+	25, // 14: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
+	26, // 15: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
+	27, // 16: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
+	28, // 17: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
+	31, // 18: entente.v1.PodMetricsResponse.send_time:type_name -> google.protobuf.Timestamp
+	29, // 19: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
+	1,  // 20: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
+	1,  // 21: entente.v1.SyncRequest.Patch.ref:type_name -> entente.v1.ObjectRef
+	15, // 22: entente.v1.SyncRequest.Patch.splices:type_name -> entente.v1.SyncRequest.Splice
+	1,  // 23: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
+	1,  // 24: entente.v1.SyncResponse.Existing.ref:type_name -> entente.v1.ObjectRef
+	1,  // 25: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
+	1,  // 26: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
+	1,  // 27: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
+	1,  // 28: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	1,  // 29: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	31, // 30: entente.v1.PodMetricsResponse.Pod.time:type_name -> google.protobuf.Timestamp
+	32, // 31: entente.v1.PodMetricsResponse.Pod.window:type_name -> google.protobuf.Duration
+	30, // 32: entente.v1.PodMetricsResponse.Pod.containers:type_name -> entente.v1.PodMetricsResponse.Container
+	2,  // 33: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
+	4,  // 34: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
+	6,  // 35: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
+	8,  // 36: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
+	10, // 37: entente.v1.OffloadService.PodMetrics:input_type -> entente.v1.PodMetricsRequest
+	3,  // 38: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
+	5,  // 39: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
+	7,  // 40: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
+	9,  // 41: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
+	11, // 42: entente.v1.OffloadService.PodMetrics:output_type -> entente.v1.PodMetricsResponse
+	38, // [38:43] is the sub-list for method output_type
+	33, // [33:38] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_offload_proto_init() }
@@ -2414,6 +2610,7 @@ func file_entente_v1_offload_proto_init() {
 		(*SyncRequest_Apply_)(nil),
 		(*SyncRequest_Delete_)(nil),
 		(*SyncRequest_Pong_)(nil),
+		(*SyncRequest_Patch_)(nil),
 	}
 	file_entente_v1_offload_proto_msgTypes[2].OneofWrappers = []any{
 		(*SyncResponse_Existing_)(nil),
@@ -2439,14 +2636,14 @@ func file_entente_v1_offload_proto_init() {
 		(*PortForwardRequest_Start_)(nil),
 		(*PortForwardRequest_Data)(nil),
 	}
-	file_entente_v1_offload_proto_msgTypes[13].OneofWrappers = []any{}
+	file_entente_v1_offload_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_offload_proto_rawDesc), len(file_entente_v1_offload_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
