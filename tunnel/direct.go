@@ -31,6 +31,9 @@ const (
 	// directPauseMost.
 	directPause     = 30 * time.Second
 	directPauseMost = 10 * time.Minute
+	// entryPause is that of a gateway at which traffic may enter: shorter than a try, so that one meets the first
+	// try of a gateway that has just begun to carry.
+	entryPause = 10 * time.Second
 	// directIdle is for how long it is kept without traffic.
 	directIdle = 5 * time.Minute
 	// directKept is for how long it is kept though other nodes have more traffic.
@@ -39,6 +42,9 @@ const (
 	directStable = 10 * time.Second
 	// directLeaves is how long before its end a tunnel is announced to end: several probes.
 	directLeaves = 3 * time.Second
+	// entrancesMost is at how many gateways of a peer its traffic may enter: as many as clusters have
+	// without labels.
+	entrancesMost = 3
 	// directMeasure is how often traffic is measured at most: a pass is made each resyncEvery.
 	directMeasure = time.Second
 )
@@ -48,8 +54,9 @@ type remote struct{ cluster, node string }
 
 // directSeen is what this node observes of a node of a peer.
 type directSeen struct {
-	// gateway says that there is a tunnel to it in any case.
-	gateway bool
+	// gateway says that there is a tunnel to it in any case, entry that it is a gateway at which the
+	// traffic with its cluster may enter that.
+	gateway, entry bool
 	// rate is the pods' traffic with it in bytes a second, by any way.
 	rate float64
 	path probe.PathState
@@ -123,11 +130,37 @@ func (s directState) next(now time.Time, o directSeen) directState {
 			return directState{}
 		}
 	case !up && (s.lost.IsZero() && now.Sub(s.since) >= directTry || !s.lost.IsZero() && now.Sub(s.lost) >= directGone):
-		return directState{failed: s.failed + 1, again: now.Add(min(directPause<<min(s.failed, 8), directPauseMost))}
+		return directState{failed: s.failed + 1, again: now.Add(o.pause(s.failed))}
 	case now.Sub(s.busy) >= directIdle:
 		s.leaving, s.use = now, false
 	}
 	return s
+}
+
+// pause is for how long a tunnel is not tried that failed, after so many failures before. A gateway may
+// become the one that carries at any time.
+func (o directSeen) pause(failed int) time.Duration {
+	if o.entry {
+		return entryPause
+	}
+	return min(directPause<<min(failed, 8), directPauseMost)
+}
+
+// entryRates returns, by gateway of a peer, the rate of the traffic that could enter its cluster there: that
+// with pods on other nodes of it which does not go directly. The gateway that carries it counts the same
+// packets.
+func entryRates(rates map[remote]float64, entrances []remote) map[remote]float64 {
+	all := map[string]float64{}
+	for r, rate := range rates {
+		all[r.cluster] += rate
+	}
+	out := map[remote]float64{}
+	for _, g := range entrances {
+		if rate := all[g.cluster] - rates[g]; rate > 0 {
+			out[g] = rate
+		}
+	}
+	return out
 }
 
 // admit opens tunnels to the nodes with most traffic, and gives up others for them. A node with a
@@ -214,9 +247,11 @@ type directory struct {
 	// nodes are by name. aliases are the nodes by the first address of each of their prefixes.
 	nodes    map[remote]plan.RemoteNode
 	gateways []remote
-	aliases  map[netip.Addr]remote
-	counted  []netip.Prefix
-	problems []plan.Problem
+	// entrances are the gateways of each peer that carry its traffic first, entrancesMost of them.
+	entrances []remote
+	aliases   map[netip.Addr]remote
+	counted   []netip.Prefix
+	problems  []plan.Problem
 }
 
 // newDirectory reads a desired state.
@@ -236,6 +271,21 @@ func newDirectory(d *plan.Desired) directory {
 		}
 	}
 	slices.SortFunc(out.counted, netip.Prefix.Compare)
+	out.entrances = entrances(d.ClusterID, out.gateways)
+	return out
+}
+
+// entrances returns the gateways of each peer that are first to carry its traffic, the best first.
+func entrances(home string, gateways []remote) (out []remote) {
+	byRank := slices.SortedFunc(slices.Values(gateways), func(a, b remote) int {
+		return cmp.Compare(plan.Rank(b.cluster, home, b.node), plan.Rank(a.cluster, home, a.node))
+	})
+	has := map[string]int{}
+	for _, g := range byRank {
+		if has[g.cluster]++; has[g.cluster] <= entrancesMost {
+			out = append(out, g)
+		}
+	}
 	return out
 }
 
@@ -258,17 +308,28 @@ func (a *announced) next(now time.Time, pods []netip.Prefix) (accepted []netip.P
 	return a.pods, len(pods) == 0
 }
 
+// directHeard is what a node of a peer announced last, whether it ever answered, and what the device sends to
+// it in entry form.
+type directHeard struct {
+	agreement, entry uint64
+	answered         bool
+	bound            []netip.Prefix
+}
+
 // planned returns the nodes with tunnels as input of a plan, sorted. ends says that all tunnels are
-// about to be given up. received returns what a node last announced, and whether it ever answered.
-func (d directs) planned(known directory, ends bool, received func(plan.RemoteNode) (uint64, bool)) []plan.Direct {
+// about to be given up. heard returns what is known from a node.
+func (d directs) planned(known directory, ends bool, heard func(plan.RemoteNode) directHeard) []plan.Direct {
 	var out []plan.Direct
 	for _, r := range slices.SortedFunc(maps.Keys(d), compareRemotes) {
 		s, n := d[r], known.nodes[r]
 		if s.since.IsZero() {
 			continue
 		}
-		agreement, answered := received(n)
-		out = append(out, plan.Direct{RemoteNode: n, Use: s.use && !ends, Received: agreement, Inherited: s.inherited && !answered, Leaving: ends || !s.leaving.IsZero()})
+		h := heard(n)
+		out = append(out, plan.Direct{
+			RemoteNode: n, Use: s.use && !ends, Received: h.agreement, Inherited: s.inherited && !h.answered, Leaving: ends || !s.leaving.IsZero(),
+			EntryReceived: h.entry, Bound: h.bound,
+		})
 	}
 	return out
 }

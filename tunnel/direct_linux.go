@@ -31,7 +31,8 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		f.measure(p)
 	}
 	gateway := slices.ContainsFunc(desired.Nodes, func(n plan.Node) bool { return n.Name == desired.Node && n.Gateway })
-	of := slices.Concat(slices.Collect(maps.Keys(f.directs)), slices.Collect(maps.Keys(f.rates)))
+	entries := entryRates(f.rates, f.directory.entrances)
+	of := slices.Concat(slices.Collect(maps.Keys(f.directs)), slices.Collect(maps.Keys(f.rates)), slices.Collect(maps.Keys(entries)))
 	if gateway {
 		of = append(of, f.directory.gateways...)
 	}
@@ -41,7 +42,7 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		if !announced {
 			continue
 		}
-		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r]}
+		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r] + entries[r], entry: entries[r] > 0}
 		if f.busy(n.PublicKey) {
 			o.rate += f.traffic[n.PublicKey].rate
 		}
@@ -51,10 +52,25 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		seen[r] = o
 	}
 	f.directs = f.directs.next(p.now, seen)
-	return f.directs.planned(f.directory, ends, func(n plan.RemoteNode) (uint64, bool) {
+	return f.directs.planned(f.directory, ends, func(n plan.RemoteNode) directHeard {
 		probed := f.prober.Status(overlayOf(n))
-		return probed.Agreement, !probed.Path.LastAnswer().IsZero()
+		return directHeard{agreement: probed.Agreement, entry: probed.Entry, answered: !probed.Path.LastAnswer().IsZero(), bound: p.bound(n)}
 	})
+}
+
+// bound returns the prefixes in entry form that the device sends to a node, sorted.
+func (p *pass) bound(n plan.RemoteNode) (out []netip.Prefix) {
+	for _, key := range []plan.PublicKey{n.PublicKey, n.NextKey} {
+		if h := p.byKey[key]; h != nil {
+			for _, a := range h.AllowedIPs {
+				if prefix := prefixOf(a); plan.IsEntryForm(prefix) {
+					out = append(out, prefix)
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
 }
 
 func overlayOf(n plan.RemoteNode) netip.Addr {

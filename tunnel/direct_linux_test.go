@@ -267,6 +267,7 @@ nft add rule ip watch forward iifname %[1]s counter comment passed`, a.device))
 		return n
 	}
 	form := func(a netip.Addr) netip.Addr { return plan.DirectForm(netip.PrefixFrom(a, a.BitLen())).Addr() }
+	enter := func(to netip.Addr) netip.Addr { return plan.EntryForm(netip.PrefixFrom(to, to.BitLen())).Addr() }
 	asOwn, asOther := form(remap(t, evil.podAddr, directAliasOfB)), form(remap(t, r.b[1].podAddr, directAliasOfB))
 	toHere, toOther := form(remap(t, a.podAddr, directAliasOfA)), form(remap(t, r.a[1].podAddr, directAliasOfA))
 	for _, tt := range []struct {
@@ -279,13 +280,17 @@ nft add rule ip watch forward iifname %[1]s counter comment passed`, a.device))
 		{"as an alias, which is the carrier's", remap(t, r.b[1].podAddr, directAliasOfB), toHere, false, false},
 		{"to a pod of another node", asOwn, toOther, true, false},
 		{"to an address of no pod", asOwn, address("255.0.0.1"), true, false},
+		{"as its own pod, entering, to a pod of another node, which decides", asOwn, enter(remap(t, r.a[1].podAddr, directAliasOfA)), true, true},
+		{"as its own pod, entering, to what is not the cluster's", asOwn, enter(remap(t, a.podAddr, "10.249.0.0/16")), true, false},
+		{"as a pod of another node, entering", asOther, enter(remap(t, r.a[1].podAddr, directAliasOfA)), false, false},
+		{"as its own alias, which is the carrier's, entering", remap(t, evil.podAddr, directAliasOfB), enter(remap(t, r.a[1].podAddr, directAliasOfA)), false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.t = t
 			came, passed := count("came"), count("passed")
-			r.in(evil.ns, fmt.Sprintf("nft flush chain ip evil post; nft add rule ip evil post oifname %s ip saddr 10.200.0.0/16 ip saddr set %v", evil.device, tt.as))
+			r.in(evil.ns, fmt.Sprintf("nft flush chain ip evil post; nft add rule ip evil post oifname %s ip saddr 10.200.0.0/16 ip daddr set %v ip saddr set %v", evil.device, tt.to, tt.as))
 			for range 3 {
-				_, _ = r.ask(evil.pod, "udp", tt.to, 8080)
+				_, _ = r.ask(evil.pod, "udp", address("240.0.0.1"), 8080)
 			}
 			if got := count("came") > came; got != tt.came {
 				t.Errorf("it came out of the tunnel: %v, want %v", got, tt.came)

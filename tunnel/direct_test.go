@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
@@ -65,6 +66,45 @@ func TestDirectPausesDoubleUpToAMost(t *testing.T) {
 	want := []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute}
 	if len(pauses) < len(want) || !slices.Equal(pauses[:len(want)], want) {
 		t.Errorf("pauses of %v, want %v", pauses, want)
+	}
+}
+
+// The traffic with a cluster may enter it at a few of its gateways: it counts for each of them, as it does for
+// the one that carries it.
+func TestTrafficCountsForGatewaysAtWhichItMayEnter(t *testing.T) {
+	var gateways []remote
+	for _, g := range []string{"g1", "g2", "g3", "g4", "g5"} {
+		gateways = append(gateways, remote{"c", g}, remote{"quiet", g})
+	}
+	few := entrances("home", gateways)
+	if len(few) != 2*entrancesMost {
+		t.Fatalf("entrances %v, want %d of each cluster", few, entrancesMost)
+	}
+	for _, g := range gateways { // those that are left out have a lower rank
+		i := slices.IndexFunc(few, func(e remote) bool {
+			return e.cluster == g.cluster && plan.Rank(e.cluster, "home", e.node) < plan.Rank(g.cluster, "home", g.node)
+		})
+		if !slices.Contains(few, g) && i >= 0 {
+			t.Errorf("%v is left out, and %v is not", g, few[i])
+		}
+	}
+	first := few[slices.IndexFunc(few, func(e remote) bool { return e.cluster == "c" })]
+	got := entryRates(map[remote]float64{{"c", "w1"}: 3, {"c", "w2"}: 4, first: 8, {"another", "w"}: 16}, few)
+	if len(got) != entrancesMost || got[first] != 7 {
+		t.Errorf("rates %v, want 7 at %v", got, first)
+	}
+	for _, e := range few {
+		if want := map[bool]float64{true: 15}[e.cluster == "c" && e != first]; e != first && got[e] != want {
+			t.Errorf("rate %v at %v, want %v", got[e], e, want)
+		}
+	}
+}
+
+func TestAGatewayAtWhichTrafficMayEnterIsTriedAgainSoon(t *testing.T) {
+	for failed := range 12 {
+		if got := (directSeen{entry: true}).pause(failed); got >= directTry {
+			t.Errorf("after %d failures the pause is %v", failed, got)
+		}
 	}
 }
 

@@ -388,7 +388,7 @@ func (f *Fabric) targets(p *pass, layout plan.Layout, mtus map[netip.Addr]int, f
 			Bound: f.bound(p, w.PublicKey), LastMTU: mtus[w.Overlay], NextKey: f.rekey.follows(w),
 		}
 		if filtered && p.accepts(w) {
-			t.Agreement = w.Agreement
+			t.Agreement, t.Entry = w.Agreement, w.EntryAgreement
 		}
 		out = append(out, t)
 	}

@@ -48,13 +48,13 @@ func (f *Fabric) report(p *pass) {
 	}
 	f.forget(p)
 
-	direct := make(map[plan.PublicKey]bool, len(f.status.Peers))
+	before := make(map[plan.PublicKey]PeerStatus, len(f.status.Peers))
 	for _, was := range f.status.Peers {
-		direct[was.PublicKey] = was.Direct
+		before[was.PublicKey] = was
 	}
 	for _, q := range s.Peers {
-		if direct[q.PublicKey] != q.Direct {
-			f.log.Info("another way to the pods of a node", "peer", q.Cluster, "node", q.Node, "direct", q.Direct)
+		if was := before[q.PublicKey]; was.Direct != q.Direct || was.Entry != q.Entry {
+			f.log.Info("another way to pods of a peer", "peer", q.Cluster, "node", q.Node, "direct", q.Direct, "entry", q.Entry)
 		}
 	}
 	f.mu.Lock()
@@ -74,7 +74,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	for _, w := range p.layout.Peers {
 		seen := f.prober.Status(w.Overlay)
 		q := PeerStatus{
-			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
+			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, Entry: w.Entry, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
 			RTT: seen.Path.RTT(), Probes: seen.Path.Next(), Times: seen.Path.Times(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
 			Active: p.layout.Leads(w),
@@ -159,7 +159,7 @@ func sameStatus(a, b Status) bool {
 		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndStatus) }) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint && x.Way == y.Way &&
-				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&
+				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.Entry == y.Entry && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&
 				x.KeyNumber == y.KeyNumber && x.NextKey == y.NextKey && probe.Similar(x.RTT, y.RTT)
 		})
 }

@@ -60,6 +60,9 @@ func desiredRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey
 		}
 		if link != 0 {
 			mtu := sizes[r.Way]
+			if size := sizes[r.Entry]; size > 0 && (mtu == 0 || size < mtu) {
+				mtu = size
+			}
 			if r.Prefix.Addr().Is6() && mtu > 0 {
 				mtu = max(mtu, probe.MinMTU) // the status reports a smaller path MTU
 			}

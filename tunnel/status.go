@@ -106,4 +106,7 @@ type PeerStatus struct {
 	// OnDemand says that the tunnel exists only for the pods on both of its nodes, Direct that
 	// packets to pods on the other node go through it past the carriers.
 	OnDemand, Direct bool
+	// Entry says that packets to pods on other nodes of its cluster, unless they go directly, go to it
+	// past the gateway of this cluster.
+	Entry bool
 }

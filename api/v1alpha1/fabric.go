@@ -316,8 +316,8 @@ type FabricDirectPath struct {
 	PeerID string `json:"peerID"`
 	// node is the name of the node at the other end.
 	Node string `json:"node"`
-	// inUse says that packets for pods on the other node go through it. If not, they go through
-	// gateways.
+	// inUse says that packets for pods on the other node, or, if that is a gateway, on other nodes of its cluster go through it. If
+	// not, they go through gateways of both clusters.
 	// +optional
 	InUse bool `json:"inUse,omitempty"`
 	// state is Up, Down or Unknown, by probes answered inside the tunnel.

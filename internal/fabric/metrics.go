@@ -168,7 +168,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	seen := map[[2]string]bool{} // peers name their nodes, and two series of one name would be an error
 	for _, p := range status.Peers {
-		if p.OnDemand && !p.Direct {
+		if p.OnDemand && !p.Direct && !p.Entry {
 			continue // it comes and goes, and carriers replace it
 		}
 		peer := ""
@@ -199,7 +199,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // path collects the metrics of the tunnel to a node.
 func (c *collector) path(out chan<- prometheus.Metric, p tunnel.PeerStatus, peer string) {
 	gauge(out, c.up, boolValue(p.State == probe.PathUp), peer, p.Node, string(p.Way))
-	gauge(out, c.active, boolValue(p.Active || p.Direct), peer, p.Node)
+	gauge(out, c.active, boolValue(p.Active || p.Direct || p.Entry), peer, p.Node)
 	gauge(out, c.large, boolValue(p.LargeLost), peer, p.Node)
 	if p.MTU > 0 {
 		gauge(out, c.mtu, float64(p.MTU), peer, p.Node)
@@ -211,7 +211,7 @@ func (c *collector) path(out chan<- prometheus.Metric, p tunnel.PeerStatus, peer
 	count(out, c.sent, uint64(max(p.Sent, 0)), peer, p.Node)
 	count(out, c.probes, p.Probes, peer, p.Node)
 	count(out, c.answered, p.Times.Count(), peer, p.Node)
-	if p.Active || p.Direct {
+	if p.Active || p.Direct || p.Entry {
 		out <- prometheus.MustNewConstHistogram(c.trip, p.Times.Count(), p.Times.Sum.Seconds(), cumulative(p.Times), peer, p.Node)
 	}
 }

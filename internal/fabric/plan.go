@@ -371,7 +371,7 @@ func problemOfEach(s tunnel.Status) map[string]string {
 // beyond those that a status has.
 func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirectPath, left int) {
 	for _, p := range peers {
-		if p.Direct || p.OnDemand {
+		if p.Direct || p.Entry || p.OnDemand {
 			out = append(out, directOf(p))
 		}
 	}
@@ -469,14 +469,14 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 // directOf returns the status of a tunnel between the nodes of two pods. If it does not work that is not
 // a problem: gateways carry its packets.
 func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirectPath {
-	d := v1alpha1.FabricDirectPath{PeerID: p.Cluster, Node: p.Node, InUse: p.Direct, State: "Unknown", ConnectionType: string(p.Way)}
+	d := v1alpha1.FabricDirectPath{PeerID: p.Cluster, Node: p.Node, InUse: p.Direct || p.Entry, State: "Unknown", ConnectionType: string(p.Way)}
 	if p.Endpoint.IsValid() {
 		d.Endpoint = p.Endpoint.String()
 	}
 	switch {
 	case p.State == probe.PathUp:
 		d.State, d.RoundTripMicroseconds, d.MTU = "Up", rounded(p.RTT).Microseconds(), int32(min(p.MTU, math.MaxInt32))
-		if !p.Direct {
+		if !d.InUse {
 			d.Message = "packets go through gateways until both nodes have announced the same pods to each other, and the tunnel has worked for a while"
 		}
 	case p.State == probe.PathDown:

@@ -19,6 +19,8 @@ import (
 const (
 	setForms   = "forms"   // direct form of a peer's aliases → the chain that receives directly
 	setNodes   = "nodes"   // alias of a pod on a node → the chain that sends directly
+	setEntered = "entered" // direct form of a peer's aliases → the chain of what enters here
+	setEntries = "entries" // alias of a peer → the chain that sends to a gateway of it
 	setCounted = "counted" // aliases of pods on nodes that can be reached directly, with counters
 )
 
@@ -72,14 +74,19 @@ func (b *rulesBuilder) hasChain(name string) bool {
 // directOut gives a packet of a pod here both addresses in their direct form: its own as the peer
 // knows it, and that of the other pod.
 func (f family) directOut(cluster string, m plan.Mapping) []chainRule {
+	return f.out(cluster, m, plan.DirectBits4, plan.DirectByte6)
+}
+
+// out does that with the first bits, or the first byte, of the destination.
+func (f family) out(cluster string, m plan.Mapping, bits4, byte6 byte) []chainRule {
 	form := plan.DirectForm(m.Alias)
 	done := f.inPrefix(expr.PayloadBaseNetworkHeader, f.source, m.Real)
 	if f.size == 4 {
 		done = slices.Concat(done, f.rewriteBoth(
 			slices.Concat(hostMask(form), []byte{^byte(plan.DirectBits4), 255, 255, 255}),
-			slices.Concat(form.Addr().AsSlice(), []byte{plan.DirectBits4, 0, 0, 0})))
+			slices.Concat(form.Addr().AsSlice(), []byte{bits4, 0, 0, 0})))
 	} else {
-		done = slices.Concat(done, f.rewrite(f.source, hostMask(form), form.Addr().AsSlice()), f.rewrite(f.dest, []byte{0, 255}, []byte{plan.DirectByte6, 0}))
+		done = slices.Concat(done, f.rewrite(f.source, hostMask(form), form.Addr().AsSlice()), f.rewrite(f.dest, []byte{0, 255}, []byte{byte6, 0}))
 	}
 	return f.directly(sentDirectly.of(cluster), fmt.Sprintf("%v is %v, directly", m.Real, form), f.source, f.dest, m.Real, m.Alias, done)
 }

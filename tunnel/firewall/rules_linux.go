@@ -101,6 +101,7 @@ func rules(l plan.Layout, counted []ruleSet, device string, ports Ports) ruleset
 	b.endChains()
 	b.translationChains()
 	b.directChains()
+	b.entryChains()
 	b.masqueradeChains()
 	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return strings.Compare(a.name, c.name) })
 	if len(b.l.Transit) > 0 {
@@ -408,6 +409,9 @@ func (b *rulesBuilder) entering() ruleChain {
 	c := ruleChain{name: "entering", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
 	for _, f := range families() {
+		if b.has(setEntered, f) {
+			c.add("enters here from a node of a peer", f.isEntryForm(), f.loadSource(), b.vmap(setEntered+f.suffix))
+		}
 		if b.has(setForms, f) {
 			c.add("directly from a node of a peer", f.nfproto(), f.loadSource(), b.vmap(setForms+f.suffix))
 		}
@@ -419,6 +423,10 @@ func (b *rulesBuilder) entering() ruleChain {
 		if b.has(setRemote, f) && b.has(setOthers, f) {
 			c.add("carried to a node", f.from(setRemote), f.to(setOthers), []expr.Any{&expr.Notrack{}})
 			c.add("carried for a node", f.from(setOthers), f.to(setRemote), []expr.Any{&expr.Notrack{}})
+		}
+		if b.has(setCounted, f) && b.has(setOthers, f) { // so that both ends know how much would enter here
+			c.add("is carried to a node", f.to(setOthers), f.from(setCounted))
+			c.add("is carried for a node", f.from(setOthers), f.to(setCounted))
 		}
 		if b.has(setCounted, f) && b.has(setOwn, f) {
 			c.add("came through carriers", f.to(setOwn), f.from(setCounted))
@@ -444,6 +452,9 @@ func (b *rulesBuilder) leaving() ruleChain {
 		}
 		if b.has(setCounted, f) && b.has(setOwn, f) {
 			c.add("goes through carriers", f.from(setOwn), f.to(setCounted))
+		}
+		if b.has(setEntries, f) { // such packets count as carried
+			c.add("to a gateway of a peer", f.nfproto(), f.loadDest(), b.vmap(setEntries+f.suffix))
 		}
 		if b.has(setLeave, f) {
 			c.add("to our aliases", f.nfproto(), f.loadDest(), b.vmap(setLeave+f.suffix))

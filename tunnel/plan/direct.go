@@ -66,6 +66,10 @@ type Direct struct {
 	// announced one yet, and that packets were sent to it directly before this process began.
 	Received  uint64
 	Inherited bool
+	// EntryReceived is what it announced last that it accepts for all of its cluster, and Bound
+	// the prefixes in entry form that the device sends to it. Sorted.
+	EntryReceived uint64
+	Bound         []netip.Prefix
 	// Leaving says that the tunnel is about to be given up, which is announced to the other node first.
 	Leaving bool
 }
@@ -80,6 +84,12 @@ type DirectPeer struct {
 	Local []Mapping
 	// Open are the aliases of pods to which this node sends directly. Sorted.
 	Open []netip.Prefix
+	// Enter are the aliases of pods whose packets, unless they go directly, this node sends to a
+	// gateway of the peer. Sorted.
+	Enter []netip.Prefix
+	// Entry are the prefixes of this cluster for which this node takes packets from nodes of the
+	// peer, with the peer's aliases for them.
+	Entry []Mapping
 }
 
 // RemoteNodes returns the nodes of all peers that can be reached directly, in the order of the
@@ -213,12 +223,18 @@ func agreement(cluster string, pods []netip.Prefix, other string, others []netip
 	h := sha256.New()
 	h.Write([]byte("entente direct\x00" + cluster + "\x00" + other + "\x00"))
 	for _, list := range [][]netip.Prefix{pods, others} {
-		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(list))))
-		for _, p := range slices.SortedFunc(slices.Values(list), netip.Prefix.Compare) {
-			h.Write(append(p.Addr().AsSlice(), byte(p.Addr().BitLen()), byte(p.Bits())))
-		}
+		h.Write(prefixBytes(list))
 	}
 	return max(binary.BigEndian.Uint64(h.Sum(nil)), 1)
+}
+
+// prefixBytes is a list of prefixes, in any order, as part of a digest.
+func prefixBytes(list []netip.Prefix) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(list)))
+	for _, p := range slices.SortedFunc(slices.Values(list), netip.Prefix.Compare) {
+		b = append(append(b, p.Addr().AsSlice()...), byte(p.Addr().BitLen()), byte(p.Bits()))
+	}
+	return b
 }
 
 // directs plans what is reached directly. It runs after all peers, since a direct form must not be in
@@ -282,17 +298,21 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 	}
 	for _, m := range q.Remote {
 		alias := m.Alias.Masked()
-		form := DirectForm(alias)
-		if i := slices.IndexFunc(used, form.Overlaps); i >= 0 {
-			p.problem(q.ClusterID, "its pods are reached through gateways only: the direct form of its alias %v is %v, which overlaps %v: take aliases from another pool", alias, form, used[i])
-			return used
+		for _, form := range []netip.Prefix{DirectForm(alias), EntryForm(alias)} {
+			if i := slices.IndexFunc(used, form.Overlaps); i >= 0 {
+				p.problem(q.ClusterID, "its pods are reached through gateways only: the direct form of its alias %v is %v, which overlaps %v: take aliases from another pool", alias, form, used[i])
+				return used
+			}
+			used = append(used, form)
 		}
-		used = append(used, form)
 		out.Remote = append(out.Remote, alias)
 	}
 	if len(out.Local) == 0 {
 		return used
 	}
+	carrier := p.carrier(q)
+	out.Entry = p.entry(q, carrier)
+	var gateways []entrance
 	for _, d := range nodes {
 		if slices.ContainsFunc(d.Aliases, func(a netip.Prefix) bool { return !covered(a, out.Remote) }) {
 			continue // an alias that was left out
@@ -306,6 +326,12 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 		}
 		if !d.Leaving {
 			w.Agreement = agreement(p.d.ClusterID, pods, q.ClusterID, d.Aliases)
+			if len(out.Entry) > 0 && carrier.Claims {
+				w.EntryAgreement = entryAgreement(p.d.ClusterID, out.Entry, q.ClusterID, d.Aliases)
+			}
+			if d.IsGateway {
+				gateways = append(gateways, entrance{d, w})
+			}
 		}
 		if w.Direct = d.Use && w.Agreement != 0 && (d.Received == w.Agreement || d.Inherited); w.Direct {
 			out.Open = append(out.Open, d.Aliases...)
@@ -313,6 +339,9 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 				p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: w.Overlay, Direct: true})
 			}
 		}
+	}
+	if carrier.Home != p.d.Node { // which sends to a gateway of the peer in any case
+		out.Enter = p.enter(q, pods, gateways)
 	}
 	slices.SortFunc(out.Open, netip.Prefix.Compare)
 	p.out.Direct = append(p.out.Direct, out)

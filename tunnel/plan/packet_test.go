@@ -16,6 +16,7 @@ import (
 // which aliases of one cluster may well be those that another uses for a third.
 func TestEachPacketArrivesAtThePodItWasMeantFor(t *testing.T) {
 	t.Parallel()
+	direct, entered := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := plantest.World{
 			Real: netip.MustParsePrefix("10.200.0.0/16"),
@@ -52,7 +53,11 @@ func TestEachPacketArrivesAtThePodItWasMeantFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Check(t, s)
+		direct, entered = direct+s.Direct, entered+s.Entered
 	})
+	if direct == 0 || entered == 0 {
+		t.Errorf("%d packets went directly, and %d entered at a gateway: want some of each", direct, entered)
+	}
 }
 
 // drawDirect draws which tunnels there are, and which of them work: each node finds that by itself.
@@ -179,6 +184,7 @@ func drawAliases(t *rapid.T, w plantest.World, knows, known drawnCluster, taken 
 // other than single addresses.
 func TestEachPacketArrivesInClustersOfAllFamilies(t *testing.T) {
 	t.Parallel()
+	entered := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := plantest.World{
 			Key: func(n plantest.Node) plan.PublicKey {
@@ -208,5 +214,9 @@ func TestEachPacketArrivesInClustersOfAllFamilies(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Check(t, s)
+		entered += s.Entered
 	})
+	if entered == 0 {
+		t.Error("no packet entered at a gateway")
+	}
 }

@@ -91,6 +91,11 @@ type WireGuardPeer struct {
 	// packets are sent to it directly.
 	Agreement uint64
 	Direct    bool
+	// EntryAgreement is announced to it: what this node, a gateway, accepts from it for all of its cluster.
+	// Entry says that packets for the pods of its cluster enter that cluster there, past the
+	// gateway of this one.
+	EntryAgreement uint64
+	Entry          bool
 }
 
 // Route is one route of the fabric.
@@ -104,6 +109,8 @@ type Route struct {
 	// Way is the overlay address of the node to which packets are sent; zero for a route to an
 	// overlay address itself.
 	Way netip.Addr
+	// Entry is the overlay address of a second node to which some of them are sent; zero means none.
+	Entry netip.Addr
 }
 
 // Translation is the rewriting of our addresses for one peer.

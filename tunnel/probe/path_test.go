@@ -134,6 +134,8 @@ func FuzzProbe(f *testing.F) {
 	f.Add(probe{carries: true, seq: 7}.encode(0))
 	f.Add(probe{answer: true, large: true, seq: 1 << 63}.encode(1372))
 	f.Add([]byte("entp"))
+	f.Add(probe{agreement: 5, entry: 9, seq: 8}.encode(0))
+	f.Add(probe{suspects: PeerKey{3}, entry: 9, seq: 8}.encode(0)[:probeLen]) // cut short
 	f.Add(encodeClaims(map[PeerKey]Claim{{1}: {ReachCarrier, true}, {2}: {}})[0])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, ok := decodeProbe(b)
@@ -144,6 +146,27 @@ func FuzzProbe(f *testing.F) {
 			t.Errorf("%+v came back as %+v", m, back)
 		}
 	})
+}
+
+// Versions that do not know what a node accepts for all of its cluster read the rest of a probe, and announce nothing.
+func TestProbesWithAndWithoutAnEntryAreRead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		datagram []byte
+		want     uint64
+		size     int
+	}{
+		"with one":             {probe{agreement: 5, entry: 9}.encode(probeLen), 9, entryLen},
+		"with one, full size":  {probe{agreement: 5, entry: 9, large: true}.encode(1372), 9, 1372},
+		"without":              {probe{agreement: 5}.encode(probeLen), 0, probeLen},
+		"full size, without":   {probe{agreement: 5, large: true}.encode(1372), 0, 1372},
+		"too short to have it": {probe{agreement: 5, entry: 9}.encode(probeLen)[:probeLen], 0, probeLen},
+		"to a home node":       {probe{agreement: 5, claims: map[PeerKey]Claim{}, entry: 9}.encode(probeLen), 0, probeLen},
+	} {
+		m, ok := decodeProbe(tt.datagram)
+		if !ok || m.agreement != 5 || m.entry != tt.want || len(tt.datagram) != tt.size {
+			t.Errorf("%s: read as %+v (%v), want entry %d; %d bytes, want %d", name, m, ok, tt.want, len(tt.datagram), tt.size)
+		}
+	}
 }
 
 func TestALostProbeIsNoticedWhenItsTimeIsUp(t *testing.T) {

@@ -18,13 +18,15 @@ import (
 //	6  1  flags: bit 0 the sender carries traffic to the receiver's cluster,
 //	      bit 1 padded, to find out what size passes, bit 2 the sender, a node of
 //	      the same cluster, suspects that a gateway of a cluster died, bit 3 the sender tries
-//	      other ways to the receiver at this moment
+//	      other ways to the receiver at this moment, bit 4 the next field but one is there
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
 //	16 8  what the sender, a node of another cluster, accepts directly: see
 //	      [plan.WireGuardPeer]; 0 means nothing; with bit 2 of the flags, which cluster is
 //	      meant, see [PeerKey]
-//	24 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
+//	24 8  with bit 4 of the flags: what the sender, a gateway of another cluster, accepts for all of
+//	      its cluster, see [plan.WireGuardPeer]
+//	…  …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
 //	      entry after the other
 //
 // Claims are what a gateway announces to the other nodes of its cluster about the peers. They are not
@@ -41,6 +43,8 @@ type probe struct {
 	seq     uint64
 	// agreement is what the sender accepts directly.
 	agreement uint64
+	// entry is what the sender accepts for all of its cluster.
+	entry uint64
 	// suspects is the cluster of which a gateway seems to have died; zero means none.
 	suspects PeerKey
 	// claims, unless it is nil, is all that the datagram contains.
@@ -81,12 +85,14 @@ func PeerKeyOf(cluster string) PeerKey {
 
 const (
 	probeLen     = 24
+	entryLen     = 32 // with the field for what the sender accepts for all of its cluster
 	probeVersion = 1
 	probeMagic   = "entp"
 	flagCarries  = 1 << 0
 	flagLarge    = 1 << 1
 	flagSuspect  = 1 << 2
 	flagTries    = 1 << 3
+	flagEntry    = 1 << 4
 	// probeHeaders is what IPv6 and UDP add to a probe.
 	probeHeaders = 48
 
@@ -101,6 +107,11 @@ const (
 // that of the header.
 func (p probe) encode(size int) []byte {
 	b := make([]byte, max(size, probeLen))
+	if p.entry != 0 && p.claims == nil {
+		b = make([]byte, max(size, entryLen))
+		b[6] |= flagEntry
+		binary.BigEndian.PutUint64(b[24:], p.entry)
+	}
 	if p.claims != nil {
 		b = make([]byte, probeLen, probeLen+len(p.claims)*claimLen)
 	}
@@ -167,6 +178,9 @@ func decodeProbe(b []byte) (probe, bool) {
 		p.agreement = binary.BigEndian.Uint64(b[16:])
 	}
 	if b[5] != kindClaims {
+		if b[6]&flagEntry != 0 && len(b) >= entryLen {
+			p.entry = binary.BigEndian.Uint64(b[24:])
+		}
 		return p, true
 	}
 	entries := b[probeLen:]

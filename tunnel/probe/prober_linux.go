@@ -27,6 +27,8 @@ type Target struct {
 	// it is probed for that alone, and that carriers replace it.
 	Agreement uint64
 	OnDemand  bool
+	// Entry is announced to it: what this node accepts from it for all of its cluster.
+	Entry uint64
 	// Busy says that traffic goes there now.
 	Busy bool
 	// Bound is the size of the largest packet that can pass the way to it, in bytes; LastMTU the size
@@ -44,6 +46,8 @@ type Status struct {
 	Carries bool
 	// Agreement is what the target announces that it accepts directly; zero means nothing.
 	Agreement uint64
+	// Entry is what it announces that it accepts for all of its cluster; zero means nothing.
+	Entry uint64
 	// State of the path, since Since.
 	State PathState
 	Since time.Time
@@ -132,7 +136,7 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 			p.tracked[t.Overlay] = s
 			soon = true
 		}
-		if s.target.Carries != t.Carries || s.target.Agreement != t.Agreement || t.Busy && !s.target.Busy {
+		if s.target.Carries != t.Carries || s.target.Agreement != t.Agreement || s.target.Entry != t.Entry || t.Busy && !s.target.Busy {
 			s.due, soon = now, true
 		}
 		s.target = t
@@ -331,7 +335,7 @@ func (s *trackedTarget) nextDue(now, next time.Time) time.Time {
 
 // announcing adds to a probe what each probe announces to the target.
 func (s *trackedTarget) announcing(m probe) probe {
-	m.carries, m.agreement = s.target.Carries, s.target.Agreement
+	m.carries, m.agreement, m.entry = s.target.Carries, s.target.Agreement, s.target.Entry
 	return m
 }
 
@@ -351,7 +355,7 @@ func (p *Prober) Try(to netip.Addr, number uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.tracked[to]; s != nil {
-		p.send(to, probe{tries: true, carries: s.target.Carries, seq: number | trialBit}, probeLen)
+		p.send(to, s.announcing(probe{tries: true, seq: number | trialBit}), probeLen)
 	}
 }
 
@@ -560,11 +564,11 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		s.answers, s.changes, s.counted = 0, 0, now
 	}
 	moved, changed := false, false
-	if s.Carries != m.carries || s.Agreement != m.agreement {
+	if s.Carries != m.carries || s.Agreement != m.agreement || s.Entry != m.entry {
 		s.changes++
 		moved, changed = s.changes <= changesPerSecond, true
 	}
-	s.Carries, s.Agreement = m.carries, m.agreement
+	s.Carries, s.Agreement, s.Entry = m.carries, m.agreement, m.entry
 	switch {
 	case !m.answer:
 		if m.tries && now.Sub(s.Tried) >= probeEvery {

@@ -299,18 +299,19 @@ func (w World) announced(cluster string) map[string][]netip.Prefix {
 type Simulation struct {
 	world   World
 	layouts map[plan.PublicKey]plan.Layout
-	// Direct is how many packets went directly.
-	Direct int
+	// Direct is how many packets went directly, Entered how many to a gateway of the other cluster.
+	Direct, Entered int
 }
 
-// Simulate plans all nodes of a world, twice: in between each receives the announcements of the others.
+// Simulate plans all nodes of a world, three times: in between each receives the announcements of the others,
+// and binds in its device what was planned.
 func Simulate(w World) (*Simulation, error) {
 	s := &Simulation{world: w, layouts: map[plan.PublicKey]plan.Layout{}}
-	for range 2 {
+	for range 3 {
 		layouts := map[plan.PublicKey]plan.Layout{}
 		for _, n := range w.Nodes {
 			d := w.Desired(n)
-			l, err := plan.Plan(d, plan.Observed{Direct: s.directs(n, d), Sources: n.Own})
+			l, err := plan.Plan(d, plan.Observed{Direct: s.directs(n, d), Carriers: carriers(d), Sources: n.Own})
 			if err != nil {
 				return nil, err
 			}
@@ -319,6 +320,15 @@ func Simulate(w World) (*Simulation, error) {
 		s.layouts = layouts
 	}
 	return s, nil
+}
+
+// carriers has each node announce that it carries, if it does.
+func carriers(d plan.Desired) map[string]plan.Carrier {
+	out := map[string]plan.Carrier{}
+	for _, q := range d.Peers {
+		out[q.ClusterID] = plan.Carrier{Claims: true}
+	}
+	return out
 }
 
 // directs returns the nodes to which one has tunnels, with the agreements that they announced last.
@@ -335,7 +345,12 @@ func (s *Simulation) directs(self Node, d plan.Desired) []plan.Direct {
 		}
 		for _, p := range s.layouts[n.PublicKey].Peers {
 			if p.PublicKey == s.world.Key(self) {
-				direct.Received = p.Agreement
+				direct.Received, direct.EntryReceived = p.Agreement, p.EntryAgreement
+			}
+		}
+		for _, p := range s.layouts[s.world.Key(self)].Peers {
+			if p.PublicKey == n.PublicKey {
+				direct.Bound = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(a netip.Prefix) bool { return !plan.IsEntryForm(a) })
 			}
 		}
 		direct.RemoteNode = n
@@ -384,6 +399,9 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 		if src, dst, ok := directly(l, source, to); ok {
 			s.Direct++
 			source, to = src, dst
+		} else if src, dst, ok := toEntry(l, source, to); ok {
+			s.Entered++
+			source, to = src, dst
 		} else if t := translation(l, to); t != nil { // leaving
 			var ok bool
 			if source, ok = remap(source, t.Local, false); !ok {
@@ -398,6 +416,9 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 			return arrived, source, fmt.Errorf("the cipher drops %v", source)
 		}
 		at, l = next, s.layouts[next]
+		if source, to, err = entered(l, source, to); err != nil {
+			return arrived, source, err
+		}
 		if src, dst, direct, err := undo(l, source, to); err != nil {
 			return arrived, source, err
 		} else if direct {
@@ -444,6 +465,35 @@ func directly(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, ok boo
 		}
 	}
 	return source, to, false
+}
+
+// toEntry returns the addresses of a packet as a node sends it to a gateway of the other cluster.
+func toEntry(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, ok bool) {
+	for _, d := range l.Direct {
+		if own, known := remap(source, d.Local, false); known && contains(d.Enter, to) {
+			return formOf(own), plan.EntryForm(netip.PrefixFrom(to, to.BitLen())).Addr(), true
+		}
+	}
+	return source, to, false
+}
+
+// entered returns the addresses of a packet that enters the cluster at a node.
+func entered(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, err error) {
+	for _, d := range l.Direct {
+		for _, alias := range d.Remote {
+			src, ok := plan.Remap(source, plan.DirectForm(alias), alias)
+			if !ok || len(d.Entry) == 0 || !plan.IsEntryForm(netip.PrefixFrom(to, to.BitLen())) {
+				continue
+			}
+			for _, m := range d.Entry {
+				if dst, ok := plan.Remap(to, plan.EntryForm(m.Alias), m.Alias); ok {
+					return src, dst, nil
+				}
+			}
+			return src, to, errors.New("it does not enter here")
+		}
+	}
+	return source, to, nil
 }
 
 // undo returns the addresses of a packet as a node delivers it that received it directly.
