@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,6 +116,8 @@ const reportRequest = "get=entente\n\n"
 type tunnelProcess struct {
 	dev     *device.Device
 	refused *refusals
+	// offloads reads those in use; nil reports none.
+	offloads func() Offloads
 }
 
 // handle serves a control connection: one report, or any number of WireGuard's own requests.
@@ -140,7 +143,19 @@ func (p tunnelProcess) report() string {
 	for key, n := range p.refused.read(p.dev) {
 		fmt.Fprintf(&b, "public_key=%x\nrefused_packets=%d\n", key[:], n)
 	}
+	if p.offloads != nil {
+		b.WriteString(p.offloads().lines())
+	}
 	return b.String() + "errno=0\n\n"
+}
+
+// lines are offloads in a report.
+func (o Offloads) lines() string {
+	var b strings.Builder
+	for name, on := range o {
+		fmt.Fprintf(&b, "offload_%s=%t\n", name, on)
+	}
+	return b.String()
 }
 
 // readConn is a connection of which some was read before.
@@ -155,6 +170,8 @@ func (c readConn) Read(b []byte) (int, error) { return c.in.Read(b) }
 type processReport struct {
 	// refused is how many packets of each peer its cipher refused; peers without any may be left out.
 	refused map[plan.PublicKey]uint64
+	// offloads are those in use.
+	offloads Offloads
 }
 
 // askProcess asks the tunnel process for its report.
@@ -177,10 +194,16 @@ func askProcess(device string) (processReport, error) {
 
 // parseReport reads a report. It skips what it does not know: the process may be newer.
 func parseReport(text string) (processReport, error) {
-	out := processReport{refused: map[plan.PublicKey]uint64{}}
+	out := processReport{refused: map[plan.PublicKey]uint64{}, offloads: Offloads{}}
 	var key plan.PublicKey
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if offload, ok := strings.CutPrefix(name, "offload_"); ok {
+			if slices.Contains(offloadNames, Offload(offload)) {
+				out.offloads[Offload(offload)] = value == "true"
+			}
+			continue
+		}
 		switch name {
 		case "public_key":
 			b, err := hex.DecodeString(value)
@@ -285,7 +308,7 @@ func (c *cipherDrops) due(now time.Time, more map[string]uint64) []string {
 	return out
 }
 
-// countRefused reads what the cipher of the tunnel process refused. The kernel's WireGuard counts that itself, of
+// countRefused reads the report of the tunnel process: its offloads, and what its cipher of the tunnel process refused. The kernel's WireGuard counts that itself, of
 // all peers together.
 func (f *Fabric) countRefused(p *pass) {
 	if p.status.Backend != BackendUserspace || !p.layout.Overlay.IsValid() || p.now.Sub(f.reportedAt) < reportEvery {
@@ -297,6 +320,7 @@ func (f *Fabric) countRefused(p *pass) {
 		f.log.Debug("no report of the tunnel process", "err", err) // reading the device shows what is wrong with it
 		return
 	}
+	f.noteOffloads(report.offloads)
 	more := f.cipher.observe(report.refused, p.layout.Peers)
 	for _, cluster := range f.cipher.due(p.now, more) {
 		f.log.Warn("packets with a source that is not their sender's were dropped by WireGuard", "peer", cluster, "packets", more[cluster])

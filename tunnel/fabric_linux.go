@@ -70,6 +70,9 @@ type Fabric struct {
 	// cipher is what the tunnel process's cipher refused, reportedAt when that was read.
 	cipher     cipherDrops
 	reportedAt time.Time
+	// offloads are those that the tunnel process reported, offloadsLogged what of them is missing.
+	offloads       Offloads
+	offloadsLogged string
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
 	improvers sync.WaitGroup

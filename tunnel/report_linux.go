@@ -20,6 +20,9 @@ import (
 // report publishes the result of a pass.
 func (f *Fabric) report(p *pass) {
 	s := p.status
+	if s.Backend == BackendUserspace {
+		s.Offloads = f.offloads
+	}
 	s.Peers, s.Sources, s.Switches = f.peerStatus(p), p.layout.Sources, maps.Clone(f.switches)
 	for _, e := range p.layout.Ends {
 		s.Ends = append(s.Ends, EndStatus{e.Cluster, f.prober.Ends().Status(e.Cluster)})
@@ -154,7 +157,7 @@ func (f *Fabric) forget(p *pass) {
 
 // sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
-	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay && a.Unfiltered == b.Unfiltered &&
+	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && maps.Equal(a.Offloads, b.Offloads) && a.Overlay == b.Overlay && a.Unfiltered == b.Unfiltered &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
 		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndStatus) }) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {

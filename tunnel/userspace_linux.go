@@ -105,7 +105,8 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		Verbosef: refused.note,
 		Errorf:   func(format string, args ...any) { cfg.Log.Error("wireguard", "text", fmt.Sprintf(format, args...)) },
 	}
-	dev := device.NewDevice(gate, conn.NewDefaultBind(), logger)
+	bind := conn.NewDefaultBind()
+	dev := device.NewDevice(gate, bind, logger)
 	defer dev.Close()
 	relief.dev = dev
 	relief.limit, err = limitBuffers(dev)
@@ -119,7 +120,13 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() { relief.run(ctx) })
-	return serveControl(ctx, cfg, tunnelProcess{dev, refused})
+	return serveControl(ctx, cfg, tunnelProcess{dev, refused, func() Offloads {
+		offloads, err := readOffloads(raw, bind)
+		if err != nil {
+			return nil
+		}
+		return offloads
+	}})
 }
 
 // serveControl serves the control socket of a device until ctx ends or the device is deleted. One that

@@ -159,6 +159,17 @@ type FabricNodeStatus struct {
 	// backend is kernel or userspace.
 	// +optional
 	Backend string `json:"backend,omitempty"`
+	// offloads is the offloads in use by WireGuard in user space: TUNTCP and TUNUDP at the TUN device, UDPSend and
+	// UDPReceive at its socket. Without them tunnels are slower.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	Offloads []string `json:"offloads,omitempty"`
+	// missingOffloads is those of these that the node's kernel or network card does not have.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	MissingOffloads []string `json:"missingOffloads,omitempty"`
 	// paths has the state of each tunnel of this node.
 	// +optional
 	// +listType=map

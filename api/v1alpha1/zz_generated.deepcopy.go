@@ -763,6 +763,16 @@ func (in *FabricNodeStatus) DeepCopyInto(out *FabricNodeStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Offloads != nil {
+		in, out := &in.Offloads, &out.Offloads
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.MissingOffloads != nil {
+		in, out := &in.MissingOffloads, &out.MissingOffloads
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Paths != nil {
 		in, out := &in.Paths, &out.Paths
 		*out = make([]FabricPath, len(*in))

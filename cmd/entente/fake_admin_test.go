@@ -349,7 +349,7 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 		},
 		Nodes: []*ententev1.NetworkNode{
 			{
-				Name: "w1", Backend: "userspace", Endpoints: []string{"10.0.0.3:51820"}, Problems: []string{"ip_forward is off"},
+				Name: "w1", Backend: "userspace", Offloads: []string{"TUNTCP", "UDPReceive", "UDPSend"}, MissingOffloads: []string{"TUNUDP"}, Endpoints: []string{"10.0.0.3:51820"}, Problems: []string{"ip_forward is off"},
 				Findings: []*ententev1.NetworkFinding{{Reason: "ForwardDropped", Severity: "Error", Message: "the firewall drops what is forwarded", Remedy: "allow it"}},
 				Conditions: []*ententev1.Condition{
 					{Type: "Carrier", Status: "True", Reason: "ProbesAnswered"},

@@ -44,10 +44,10 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	}
 	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
 		_, _ = fmt.Fprintln(r.out)
-		t := r.table("NODE", "GATEWAY", "CARRIER", "PEER GATEWAYS", "END TO END", "BACKEND", "KEY", "DIALLED HERE", "SENT TO PEERS")
+		t := r.table("NODE", "GATEWAY", "CARRIER", "PEER GATEWAYS", "END TO END", "BACKEND", "OFFLOADS", "KEY", "DIALLED HERE", "SENT TO PEERS")
 		for _, n := range resp.GetNodes() {
 			t.Row(n.GetName(), format.YesNo(n.GetGateway()), format.Hop(n, v1alpha1.ConditionCarrier), format.Hop(n, v1alpha1.ConditionPeerGateways), format.Hop(n, v1alpha1.ConditionEndToEnd),
-				cmp.Or(n.GetBackend(), "-"), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnouncedEndpoints(), ","), "-"))
+				cmp.Or(n.GetBackend(), "-"), format.OffloadsOf(n), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnouncedEndpoints(), ","), "-"))
 		}
 		t.Flush()
 	}

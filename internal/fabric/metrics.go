@@ -119,7 +119,7 @@ type collector struct {
 
 	up, active, mtu, large, handshake, problems, keyDue                *prometheus.Desc
 	received, sent, probes, answered, switches, packets, dropped, trip *prometheus.Desc
-	peerPackets, peerBytes, refused, ends                              *prometheus.Desc
+	peerPackets, peerBytes, refused, ends, offload                     *prometheus.Desc
 }
 
 func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *collector {
@@ -145,6 +145,7 @@ func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *
 		peerPackets: desc("entente_fabric_peer_packets_total", "Packets from and to a peer, on the one node that translates them.", "peer", "via", "direction"),
 		peerBytes:   desc("entente_fabric_peer_bytes_total", "Bytes of these, decrypted.", "peer", "via", "direction"),
 		refused:     desc("entente_fabric_receive_errors_total", "Packets that the device refused; if it is one of the kernel, also because of the cipher."),
+		offload:     desc("entente_fabric_offload", "Whether WireGuard in user space processes many packets at once there.", "offload"),
 		ends:        desc("entente_fabric_end_to_end_up", "Whether probes from pods' network to pods' network pass to all nodes of a peer, in all sizes; absent until that is known.", "peer"),
 		keyDue:      desc("entente_fabric_key_due_seconds", "When the WireGuard key of the node is due to be replaced, in seconds since 1970; absent if never."),
 		problems:    desc("entente_fabric_problems", "Problems that the node reports now."),
@@ -154,7 +155,7 @@ func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.up, c.active, c.mtu, c.large, c.handshake, c.received, c.sent, c.probes, c.answered, c.trip, c.switches, c.packets, c.dropped, c.problems,
-		c.peerPackets, c.peerBytes, c.refused, c.keyDue, c.ends,
+		c.peerPackets, c.peerBytes, c.refused, c.keyDue, c.ends, c.offload,
 	} {
 		out <- d
 	}
@@ -179,6 +180,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			seen[name] = true
 			c.path(out, p, peer)
 		}
+	}
+	for name, on := range status.Offloads {
+		gauge(out, c.offload, boolValue(on), string(name))
 	}
 	for _, e := range status.Ends {
 		if e.State != probe.EndUnknown {

@@ -57,6 +57,7 @@ func TestMetricsHaveEachWay(t *testing.T) {
 				{Cluster: "peer", Node: "worker", Remote: true, State: probe.PathDown, OnDemand: true},
 			},
 			Switches: map[string]uint64{"peer": 3},
+			Offloads: tunnel.Offloads{tunnel.OffloadTUNUDP: false, tunnel.OffloadUDPSend: true},
 			Problems: []plan.Problem{{Peer: "peer", Text: "x"}},
 		},
 		counters: tunnel.Counters{Received: 8, Sent: 9, ReceiveErrors: 12, Totals: firewall.Totals{
@@ -73,6 +74,10 @@ entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11
 # HELP entente_fabric_key_due_seconds When the WireGuard key of the node is due to be replaced, in seconds since 1970; absent if never.
 # TYPE entente_fabric_key_due_seconds gauge
 entente_fabric_key_due_seconds 2000
+# HELP entente_fabric_offload Whether WireGuard in user space processes many packets at once there.
+# TYPE entente_fabric_offload gauge
+entente_fabric_offload{offload="TUNUDP"} 0
+entente_fabric_offload{offload="UDPSend"} 1
 # HELP entente_fabric_path_up Whether probes to a node are answered; connection_type says how packets get there.
 # TYPE entente_fabric_path_up gauge
 entente_fabric_path_up{connection_type="",node="gw2",peer="peer"} 0
@@ -108,7 +113,7 @@ entente_fabric_received_bytes_total{node="other",peer=""} 5
 entente_fabric_switches_total{peer="peer"} 3
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
-		"entente_fabric_dropped_packets_total", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total",
+		"entente_fabric_dropped_packets_total", "entente_fabric_offload", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total",
 		"entente_fabric_key_due_seconds", "entente_fabric_peer_bytes_total", "entente_fabric_peer_packets_total", "entente_fabric_receive_errors_total", "entente_fabric_switches_total"); err != nil {
 		t.Error(err)
 	}

@@ -304,6 +304,13 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		status.PodNetworkAddresses = append(status.PodNetworkAddresses, a.String())
 	}
 	status.ProbesEnabled = true
+	for _, name := range slices.Sorted(maps.Keys(s.Offloads)) {
+		if s.Offloads[name] {
+			status.Offloads = append(status.Offloads, string(name))
+		} else {
+			status.MissingOffloads = append(status.MissingOffloads, string(name))
+		}
+	}
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
 	}

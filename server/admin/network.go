@@ -102,6 +102,7 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 	m := &ententev1.NetworkNode{
 		Name: n.Name, Gateway: n.Spec.Gateway, Endpoints: n.Status.Endpoints, AnnouncedEndpoints: n.Spec.Endpoints, Backend: n.Status.Backend,
+		Offloads: n.Status.Offloads, MissingOffloads: n.Status.MissingOffloads,
 		KeyRotating: n.Status.NextPublicKey != "", KeyRotationMessage: n.Status.KeyRotationMessage,
 		LastReportTime: writeTime(n.Status.ObservedAt), Problems: slices.Concat(n.Spec.EndpointProblems, n.Status.Problems),
 	}

@@ -5026,9 +5026,13 @@ type NetworkNode struct {
 	KeyRotating bool `protobuf:"varint,14,opt,name=key_rotating,json=keyRotating,proto3" json:"key_rotating,omitempty"`
 	// One condition for each hop of packets from the node's pods to those of peers: Carrier, PeerGateways and
 	// EndToEnd. A hop that there is not from this node has none.
-	Conditions    []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Conditions []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// The offloads in use by WireGuard in user space: TUNTCP, TUNUDP, UDPSend and UDPReceive.
+	Offloads []string `protobuf:"bytes,16,rep,name=offloads,proto3" json:"offloads,omitempty"`
+	// Those of these that the node does not have, so that its tunnels are slower.
+	MissingOffloads []string `protobuf:"bytes,17,rep,name=missing_offloads,json=missingOffloads,proto3" json:"missing_offloads,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *NetworkNode) Reset() {
@@ -5141,6 +5145,20 @@ func (x *NetworkNode) GetKeyRotating() bool {
 func (x *NetworkNode) GetConditions() []*Condition {
 	if x != nil {
 		return x.Conditions
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetOffloads() []string {
+	if x != nil {
+		return x.Offloads
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetMissingOffloads() []string {
+	if x != nil {
+		return x.MissingOffloads
 	}
 	return nil
 }
@@ -7280,7 +7298,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	" \x01(\bR\x06direct\x12'\n" +
 	"\x0fconnection_type\x18\v \x01(\tR\x0econnectionType\x12\x17\n" +
 	"\ain_band\x18\f \x01(\bR\x06inBand\x12\x18\n" +
-	"\athrough\x18\r \x01(\tR\athrough\"\x93\x04\n" +
+	"\athrough\x18\r \x01(\tR\athrough\"\xda\x04\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
@@ -7295,7 +7313,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\fkey_rotating\x18\x0e \x01(\bR\vkeyRotating\x125\n" +
 	"\n" +
 	"conditions\x18\x0f \x03(\v2\x15.entente.v1.ConditionR\n" +
-	"conditions\"v\n" +
+	"conditions\x12\x1a\n" +
+	"\boffloads\x18\x10 \x03(\tR\boffloads\x12)\n" +
+	"\x10missing_offloads\x18\x11 \x03(\tR\x0fmissingOffloads\"v\n" +
 	"\x0eNetworkFinding\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +

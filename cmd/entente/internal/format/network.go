@@ -132,6 +132,17 @@ func Troubled(nodes []*ententev1.NetworkNode) bool {
 	})
 }
 
+// OffloadsOf says which offloads of a node are missing; a dash means that it is not known.
+func OffloadsOf(n *ententev1.NetworkNode) string {
+	switch {
+	case len(n.GetMissingOffloads()) > 0:
+		return "no " + strings.Join(n.GetMissingOffloads(), ",")
+	case len(n.GetOffloads()) > 0:
+		return "all"
+	}
+	return "-"
+}
+
 // Hop says of a hop from a node, by the type of its condition, whether it works: ok, the reason why it does not, or a dash if
 // there is no such hop.
 func Hop(n *ententev1.NetworkNode, kind string) string {
