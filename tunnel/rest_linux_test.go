@@ -82,6 +82,27 @@ func openTUN(name string) (*os.File, error) {
 // mirrored counts the bytes that the peers would have sent.
 var mirrored atomic.Int64
 
+// What the mirror logs: a line for each time that its state is read, and one for each peer that is written, unless
+// only its endpoint is: the fabric tries others when probes are lost.
+const mirrorGet, mirrorSet = "state is read", "peer is written: "
+
+// writtenPeers are the keys of the peers of which a request writes more than the endpoint.
+func writtenPeers(request string) (keys []string) {
+	key := ""
+	for line := range strings.Lines(request) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "public_key":
+			key = value
+		case "preshared_key", "persistent_keepalive_interval", "allowed_ip", "replace_allowed_ips", "remove":
+			if key != "" {
+				keys, key = append(keys, key), "" // once
+			}
+		}
+	}
+	return keys
+}
+
 // mirrorControl answers requests of the control socket as a device does that all peers answer.
 func mirrorControl(c net.Conn, held *device.Device) {
 	defer c.Close()
@@ -98,8 +119,17 @@ func mirrorControl(c net.Conn, held *device.Device) {
 			}
 			request.WriteString(line)
 		}
-		if request.String() != "get=1\n" {
+		switch request.String() + "\n" {
+		case reportRequest: // nothing was refused
+			_, _ = fmt.Fprint(c, "errno=0\n\n")
+			return
+		case "get=1\n\n":
+			fmt.Fprintln(os.Stderr, mirrorGet)
+		default:
 			errno := 0
+			for _, key := range writtenPeers(request.String()) {
+				fmt.Fprintln(os.Stderr, mirrorSet+key)
+			}
 			if _, set, _ := strings.Cut(request.String(), "\n"); held.IpcSet(set) != nil {
 				errno = int(unix.EINVAL)
 			}
@@ -143,8 +173,9 @@ func mirrorProbe(packet []byte) bool {
 }
 
 // crowded makes a gateway of a cluster of 100 nodes with so many peers, of which each has two gateways,
-// reaches 20 pods, and has two nodes that are probed end to end. All answer.
-func (r *rig) crowded(peers int) (*rigNode, plan.Desired) {
+// reaches 20 pods, and has two nodes that are probed end to end. All answer. reports is how often its fabric reports its
+// status if that does not change.
+func (r *rig) crowded(peers int, reports time.Duration) (*rigNode, plan.Desired) {
 	r.t.Helper()
 	n := &rigNode{
 		r: r, cluster: "home", name: "n0", ns: "n0", device: r.prefix + "n0", underlay: address("172.31.0.11"), podCIDR: prefix("10.200.0.0/24"),
@@ -157,7 +188,7 @@ ip addr add 172.31.0.11/24 dev eth0; ip link set eth0 up; ip route add default v
 ip link add cni0 type bridge; ip addr add 10.200.0.1/24 dev cni0; ip link set cni0 up
 echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding`)
 	n.wireguard = r.start(n.ns, "mirror", []string{"TUNNEL_TEST_DEVICE=" + n.device})
-	n.fabric = r.start(n.ns, "fabric", []string{"TUNNEL_TEST_DEVICE=" + n.device, "TUNNEL_TEST_REPORTS=10s"})
+	n.fabric = r.start(n.ns, "fabric", []string{"TUNNEL_TEST_DEVICE=" + n.device, "TUNNEL_TEST_REPORTS=" + reports.String()})
 	r.t.Cleanup(func() {
 		n.fabric.kill()
 		n.wireguard.kill()
@@ -215,6 +246,20 @@ func (n *rigNode) allUp(paths int) error {
 	return nil
 }
 
+// peerCounts are numbers of peers, or the one in TUNNEL_BENCH_PEERS.
+func peerCounts(t *testing.T, counts ...int) []int {
+	t.Helper()
+	text := os.Getenv("TUNNEL_BENCH_PEERS")
+	if text == "" {
+		return counts
+	}
+	var n int
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		t.Fatal(err)
+	}
+	return []int{n}
+}
+
 // TestFabricAtRest prints what a fabric takes of a processor, and what its probes send, while nothing
 // changes, as a gateway of a cluster of 100 nodes and with so many peers. TUNNEL_BENCH_PEERS says how
 // many. It takes eight minutes: TUNNEL_BENCH=1 go test -run TestFabricAtRest -v ./tunnel/
@@ -222,14 +267,7 @@ func TestFabricAtRest(t *testing.T) {
 	if os.Getenv("TUNNEL_BENCH") == "" {
 		t.Skip("takes eight minutes; set TUNNEL_BENCH=1")
 	}
-	counts := []int{1, 10, 100, 250, 500}
-	if text := os.Getenv("TUNNEL_BENCH_PEERS"); text != "" {
-		var n int
-		if _, err := fmt.Sscan(text, &n); err != nil {
-			t.Fatal(err)
-		}
-		counts = []int{n}
-	}
+	counts := peerCounts(t, 1, 10, 100, 250, 500)
 	type course struct {
 		peers  int
 		probed bool // end to end
@@ -244,7 +282,7 @@ func TestFabricAtRest(t *testing.T) {
 	for _, c := range courses {
 		t.Run(fmt.Sprintf("%d peers, probed end to end: %t", c.peers, c.probed), func(t *testing.T) {
 			r, peers := newRig(t), c.peers
-			n, d := r.crowded(peers)
+			n, d := r.crowded(peers, 10*time.Second)
 			for i := range d.Peers {
 				if !c.probed {
 					d.Peers[i].Probed = nil

@@ -198,9 +198,10 @@ type process struct {
 	gob  *gob.Encoder
 	done chan struct{}
 
-	mu     sync.Mutex
-	status rigStatus
-	errors bytes.Buffer
+	mu      sync.Mutex
+	status  rigStatus
+	reports int // how many statuses it wrote
+	errors  bytes.Buffer
 }
 
 func newRig(t testing.TB) *rig {
@@ -361,6 +362,7 @@ func (r *rig) start(ns, role string, env []string) *process {
 			if json.Unmarshal(lines.Bytes(), &s) == nil {
 				p.mu.Lock()
 				p.status = s
+				p.reports++
 				p.mu.Unlock()
 			}
 		}
