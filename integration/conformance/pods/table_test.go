@@ -99,7 +99,7 @@ func (t table) markdown() string {
 	for _, r := range t.reasons {
 		var names []string
 		for _, n := range r.tests {
-			names = append(names, strings.ReplaceAll(n, "|", `\|`))
+			names = append(names, strings.NewReplacer("|", `\|`, "<", `\<`).Replace(n))
 		}
 		if len(names) > shown {
 			names = []string{fmt.Sprintf("%d tests, which [%s](../integration/conformance/pods/%s) lists", len(names), excludedFile, excludedFile)}
