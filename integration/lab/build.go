@@ -71,9 +71,9 @@ const (
 // pins it.
 type kubeRelease struct{ minor, version, module string }
 
-// kubeReleases is the newest and the oldest that Entente supports, and one between.
+// kubeReleases are the newest and the oldest that Entente supports, and some between, the newest first.
 func kubeReleases() []kubeRelease {
-	return []kubeRelease{{"1.37", "v1.37.1", "kube"}, {"1.34", "v1.34.4", "kube134"}, {"1.32", "v1.32.9", "kube132"}}
+	return []kubeRelease{{"1.37", "v1.37.1", "kube"}, {"1.34", "v1.34.4", "kube134"}, {"1.33", "v1.33.5", "kube133"}, {"1.32", "v1.32.9", "kube132"}}
 }
 
 // kubeOf returns the release with a minor version; empty means the newest.

@@ -86,7 +86,7 @@ type Options struct {
 	Name string `json:"name"`
 	// Clusters is the number of clusters, named NAME-1, NAME-2, …; default 2.
 	Clusters int `json:"clusters"`
-	// Kubernetes is the minor version of all components of the clusters: 1.37, 1.34 or 1.32;
+	// Kubernetes is the minor version of all components of the clusters: 1.37, 1.34, 1.33 or 1.32;
 	// default the newest.
 	Kubernetes string `json:"kubernetes"`
 	// Nodes is the number of nodes of each cluster, named CLUSTER-1, …;

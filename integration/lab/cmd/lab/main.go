@@ -26,7 +26,7 @@ usage: lab [--name NAME] COMMAND
 
   up [--clusters N] [--nodes M] [--cidrs same|distinct] [--families ipv4|ipv6|dual]
      [--lan separate|shared] [--light] [--fake-nodes F] [--check-kubelets]
-     [--kubernetes 1.37|1.34|1.32]
+     [--kubernetes 1.37|1.34|1.33|1.32]
      [--subnets 1|2] [--cni bridge|flannel] [--ipam node|pool|shared-pool]
      [--no-node-cidrs] [--proxy nftables|iptables]
                             make clusters NAME-1, NAME-2, …; ready when it returns
@@ -178,7 +178,7 @@ func (c *command) upOptions() (lab.Options, error) {
 	proxy := fs.String("proxy", string(lab.NFTablesProxy), "mode of kube-proxy: nftables or iptables")
 	fs.BoolVar(&o.Light, "light", false, "only control planes, without nodes and without root")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "simulated nodes of each cluster")
-	fs.StringVar(&o.Kubernetes, "kubernetes", "", "version of Kubernetes: 1.37 (the default), 1.34 or 1.32; each is built the first time, which takes minutes")
+	fs.StringVar(&o.Kubernetes, "kubernetes", "", "version of Kubernetes: 1.37 (the default), 1.34, 1.33 or 1.32; each is built the first time, which takes minutes")
 	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
 	_, err := c.parse(fs, 0, 0)
 	o.Name, o.CIDRs, o.LAN = c.name, lab.CIDRs(*cidrs), lab.LAN(*lan)
