@@ -56,6 +56,8 @@ type Reconciler struct {
 	queue     services.Queue
 	// served: the API server has the kinds.
 	served atomic.Bool
+	// subscribed: followers know from which peers this cluster imports. Before that no peer is known to be waited for.
+	subscribed atomic.Bool
 }
 
 // key is the request for a Service of a name; an empty name is the request for all.
@@ -70,6 +72,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if req.Name == "" {
 		return reconcile.Result{RequeueAfter: resyncInterval}, r.resync(ctx)
+	}
+	if !r.subscribed.Load() {
+		if err := r.resync(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	name := peering.ServiceName{Namespace: req.Namespace, Name: req.Name}
 	s, err := r.load(ctx, name)
@@ -128,6 +135,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 		}
 	}
 	r.followers.Set(want) //nolint:contextcheck // streams outlive the call
+	r.subscribed.Store(true)
 	names, err := r.names(ctx)
 	if err != nil {
 		return err

@@ -69,6 +69,7 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 		Budget: &store.WriteBudget{Now: time.Now}, Events: &peertest.Recorder{},
 	}
 	m.r.served.Store(true)
+	m.r.subscribed.Store(true) // tests call followers.Set
 	m.exports = &services.Exports{
 		Reader: c, Export: m.r.Export, May: func(peering.ClusterID, string) error { return nil },
 		Own: func(context.Context) (func(netip.Addr) bool, error) {
@@ -276,5 +277,42 @@ func TestEndpointsOfAPeerThatIsDownGoAtOnce(t *testing.T) {
 	m.settle(t)
 	if got := m.sources(t, "hello"); got != "a b" {
 		t.Errorf("when the tunnel is up and the peer sent again it has endpoints of %q", got)
+	}
+}
+
+// An agent that starts may come to a Service before it has subscribed to the peers that export it: their endpoints stay.
+func TestEndpointsOfPeersStayWhereAnAgentStartsWithTheService(t *testing.T) {
+	t.Parallel()
+	m, b := newMember(t, here, 1, []peering.ClusterID{there}, "hello"), newMember(t, there, 2, []peering.ClusterID{here}, "hello")
+	contract := &api.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: api.ContractSpec{
+		Role: api.ContractConsumer, PeerID: string(there), Network: api.NetworkTunnel, Exposure: peering.ExposureExported,
+	}, Status: api.ContractStatus{Phase: "Active"}}
+	if err := m.c.Create(t.Context(), contract); err != nil {
+		t.Fatal(err)
+	}
+	m.hear(t, b)
+	m.settle(t)
+	slices := func() (out []string) {
+		for _, o := range m.objects(t) {
+			if strings.HasPrefix(o, "slice clusterset-") {
+				out = append(out, o)
+			}
+		}
+		return out
+	}
+	before := slices()
+	m.r.followers.Stop()
+	m.r.subscribed.Store(false)
+	if _, err := m.r.Reconcile(t.Context(), key(peering.ServiceName{Namespace: "shop", Name: "hello"})); err != nil {
+		t.Fatal(err)
+	}
+	if now := slices(); fmt.Sprint(now) != fmt.Sprint(before) || len(now) != 2 {
+		t.Fatalf("before the peer sends again there is %v, want %v", now, before)
+	}
+	m.streams[there] = <-m.opened
+	m.hear(t, b)
+	m.settle(t)
+	if now := slices(); fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("when it sent the same again there is %v, want %v", now, before)
 	}
 }
