@@ -156,9 +156,12 @@ func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *e2e.World, f
 	}
 }
 
-// silenceSeen is within what a node has to say NotReady once its provider does not answer: 5 s, and what a
-// machine that does much else adds.
-const silenceSeen = 15 * time.Second
+// A node has to say NotReady within silenceAim once its provider does not answer, and within silenceSeen on a machine
+// that does much else.
+const (
+	silenceAim  = 5 * time.Second
+	silenceSeen = 2 * silenceAim
+)
 
 // TestProviderIsAway cuts the internet and heals it again. In make matrix that is after longer than
 // Kubernetes leaves pods on a node that does not answer (300 s), and the pods of another namespace
@@ -212,8 +215,10 @@ func TestProviderIsAway(t *testing.T) {
 		t.Logf("NotReady %s after the cut: %s", time.Since(begin).Round(100*time.Millisecond), why)
 		return "", nil
 	}))
-	if took := time.Since(begin); took > silenceSeen {
-		t.Errorf("the provider's silence was seen after %s, which takes 5 s where nothing else is to do, want %s at most", took.Round(100*time.Millisecond), silenceSeen)
+	took := time.Since(begin)
+	t.Logf("the provider's silence was seen after %s; the aim is %s", took.Round(100*time.Millisecond), silenceAim)
+	if took > silenceSeen {
+		t.Errorf("the provider's silence was seen after %s, want %s at most, and %s where nothing else is to do", took.Round(100*time.Millisecond), silenceSeen, silenceAim)
 	}
 	for _, condition := range []string{v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork} {
 		c, err := w.Home.Condition(ctx, e2e.Restarted, condition, metav1.ConditionFalse)

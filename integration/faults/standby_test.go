@@ -18,9 +18,12 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-// handedOver is within what another agent has taken over, on a busy machine; it takes less than ten
-// seconds where nothing else is to do.
-const handedOver = 15 * time.Second
+// Another agent has to lead within handOverAim, and to do the leader's work within handedOver, on a busy machine; where
+// nothing else is to do it does that within handOverAim, too.
+const (
+	handOverAim = 10 * time.Second
+	handedOver  = 15 * time.Second
+)
 
 // handOver is how an agent stops leading.
 type handOver struct {
@@ -99,9 +102,9 @@ func TestAStandbyAgentTakesOver(t *testing.T) {
 				return "", err
 			}))
 			took := time.Since(began)
-			t.Logf("another agent led after %s, and did its work after %s", another.Round(100*time.Millisecond), took.Round(100*time.Millisecond))
-			if took > handedOver {
-				t.Errorf("it took %s, want %s at most", took, handedOver)
+			t.Logf("another agent led after %s, and did its work after %s; the aim is %s", another.Round(100*time.Millisecond), took.Round(100*time.Millisecond), handOverAim)
+			if another > handOverAim || took > handedOver {
+				t.Errorf("another agent led after %s, want %s at most, and did its work after %s, want %s at most", another, handOverAim, took, handedOver)
 			}
 			// Home's agent is where the API server reads the log.
 			if way.side == w.Abroad {
