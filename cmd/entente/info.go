@@ -60,6 +60,9 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	if n := len(domains) - infoDomains; n > 0 {
 		t.Row("", fmt.Sprintf("%d more: see `entente info --get cluster.dnsDomains`", n))
 	}
+	if by := info.GetPlacement(); by != "" {
+		t.Row("Pods placed by", placementText(by))
+	}
 	if info.GetRootExpireTime() != nil {
 		t.Row("Root valid until", format.Moment(info.GetRootExpireTime()))
 	}
@@ -86,6 +89,20 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", format.ShortName(p), format.ShortName(p))
 		}
 	}
+}
+
+// placementText says what places pods of offloaded namespaces. What is wrong with it is among the problems.
+func placementText(by string) string {
+	if version, is := strings.CutPrefix(by, "policy/"); is {
+		return "a MutatingAdmissionPolicy (" + version + "), in the API server"
+	}
+	switch by {
+	case "webhook":
+		return "a webhook, the agent: this API server has no MutatingAdmissionPolicy, or the chart's placement.by chose it"
+	case "off":
+		return "nothing: placement.enabled of the chart is false, and pods go abroad only if they tolerate virtual nodes themselves"
+	}
+	return by
 }
 
 // publicationText says where and under which name a cluster is to be published in DNS, and

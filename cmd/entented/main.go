@@ -291,6 +291,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.HomeAPI.Service, "home-api-service", "", "the Service, in the agent's namespace, that leads there from port 443")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.Placement.Address, "placement-address", "", "where the webhook listens that lets pods onto virtual nodes, for API servers without MutatingAdmissionPolicy (default: nowhere)")
+	flags.StringVar(&cfg.PlacementBy, "placement", "", "what the chart installed to let pods onto virtual nodes, to check it: policy/v1, policy/v1beta1, webhook or off (default: not checked)")
 	flags.StringVar(&cfg.Placement.Certificate, "placement-certificate", "/etc/entente/placement", "the directory of its certificate: tls.crt and tls.key")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")

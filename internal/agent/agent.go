@@ -85,6 +85,7 @@ type agent struct {
 	hosts     *allow.Hosts
 	gateways  *gateways.Reconciler
 	events    events.EventRecorder
+	placed    placed
 	states    *controller.States
 	exchange  *exchange.Exchange
 	offers    *provider.OfferWatch
@@ -264,7 +265,7 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 	reconciler := &namespaces.Reconciler{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Evict:          a.evict, States: a.nodes.states, Starts: a.nodes.starts, Changed: a.nodes.namespacesChanged, Events: a.events,
+		Evict:          a.evict, States: a.nodes.states, Starts: a.nodes.starts, Changed: a.nodes.namespacesChanged, Events: a.events, NotPlaced: a.placed.Problem,
 	}
 	back := &handback.Reconciler{Client: a.mgr.GetClient(), Direct: a.mgr.GetAPIReader(), Events: a.events, Now: time.Now}
 	return errors.Join(reconciler.SetupWithManager(a.mgr), back.SetupWithManager(a.mgr))

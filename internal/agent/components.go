@@ -72,6 +72,9 @@ func components(cfg *Config) []component {
 	if cfg.DiscoveryLAN {
 		list = append(list, part("LANs", (*agent).watchLANs))
 	}
+	if cfg.PlacementBy != "" {
+		list = append(list, part("check of placement", (*agent).checkPlacement))
+	}
 	if cfg.Placement.Address != "" {
 		list = append(list, configured("placement", cfg.Placement, (*agent).placePods))
 	}

@@ -74,6 +74,8 @@ type Config struct {
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
+	// PlacementBy is what places pods, as the chart installed it: policy/VERSION, webhook or off; empty if it is not known.
+	PlacementBy string
 	// Placement is where the placement webhook listens, if the API server has no policy that does the same.
 	Placement PlacementConfig
 	// Relay configures how datagrams of tunnels are carried over sessions.

@@ -18,6 +18,8 @@ const (
 	placementTimeout        = 5 * time.Second
 	maxPlacementConnections = 256
 	maxPlacementHeader      = 16 << 10
+	// placementCheck is how often it is checked that pods of offloaded namespaces are placed.
+	placementCheck = time.Minute
 	// maxKeptOff is how many DaemonSets may wait for the event that their pods are kept off virtual nodes, and
 	// maxKeptOffTold of how many the agent knows that they have it. keptOffPause is how long the API server has to store
 	// one after it asked the webhook.

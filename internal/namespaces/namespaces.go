@@ -60,6 +60,8 @@ type Reconciler struct {
 	Starts func(ctx context.Context, contract string) (bool, error)
 	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
+	// NotPlaced returns what keeps new pods of all namespaces from being placed; empty if nothing does. Optional.
+	NotPlaced func() string
 	// Events records what users have to know of pods.
 	Events events.EventRecorder
 }
@@ -105,11 +107,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	offloading.Status.Clusters = clusters
 	offloading.Status.State, offloading.Status.Message = stateOf(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
+	if problem := r.notPlaced(); offloading.Status.State == v1alpha1.OffloadingReady && offloading.Spec.PodStrategy != v1alpha1.StrategyLocal && problem != "" {
+		offloading.Status.Message = problem
+	}
 	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	r.recordAgreed(before, &offloading)
 	return reconcile.Result{RequeueAfter: statesPoll}, nil
+}
+
+func (r *Reconciler) notPlaced() string {
+	if r.NotPlaced == nil {
+		return ""
+	}
+	return r.NotPlaced()
 }
 
 // end closes the namespace. Placement stops first, so that evicted pods do not come back; the

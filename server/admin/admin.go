@@ -59,6 +59,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		Automatic:             self.Automatic,
 		DnsPublications:       publicationMessages(self.DNS),
 		DnsDomains:            domainMessages(self.Domains),
+		Placement:             self.Placement,
 	}, nil
 }
 

@@ -85,6 +85,9 @@ func (v *snapshot) selfProblems(self Self, say func(format string, args ...any),
 	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
 		say("the certificate that this cluster shows to peers ended at %s and was not renewed: see the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
 	}
+	if self.NotPlaced != "" {
+		say("%s", self.NotPlaced)
+	}
 	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
 	unlisted := slices.DeleteFunc(slices.Clone(self.Domains), func(d DNSDomain) bool { return !d.Unlisted })
 	few("domains that cannot be queried for clusters", len(unlisted), func(i int) {

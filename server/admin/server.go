@@ -49,6 +49,9 @@ type Self struct {
 	// Fingerprint and Automatic are what discovery publishes of it.
 	Fingerprint string
 	Automatic   bool
+	// Placement is what places pods of offloaded namespaces: policy/VERSION, webhook or off; empty if it is not known.
+	// NotPlaced is what keeps it from that.
+	Placement, NotPlaced string
 	// DNS is where it is published in DNS, should be published, or should no longer be.
 	DNS []DNSPublication
 	// Sources are the kinds of discovery that are turned on: LAN, DNS.

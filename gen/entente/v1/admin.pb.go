@@ -960,7 +960,11 @@ type GetInfoResponse struct {
 	DnsPublications []*DNSPublication `protobuf:"bytes,12,rep,name=dns_publications,json=dnsPublications,proto3" json:"dns_publications,omitempty"`
 	// The domains in which it searches for clusters, at most 100: those whose list of clusters
 	// cannot be queried first, then by name.
-	DnsDomains    []*DNSDomain `protobuf:"bytes,13,rep,name=dns_domains,json=dnsDomains,proto3" json:"dns_domains,omitempty"`
+	DnsDomains []*DNSDomain `protobuf:"bytes,13,rep,name=dns_domains,json=dnsDomains,proto3" json:"dns_domains,omitempty"`
+	// What places the pods of offloaded namespaces: "policy/" and the API version of the
+	// MutatingAdmissionPolicy, "webhook" where the API server has none, or "off". Empty if the
+	// agent does not know.
+	Placement     string `protobuf:"bytes,14,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1084,6 +1088,13 @@ func (x *GetInfoResponse) GetDnsDomains() []*DNSDomain {
 		return x.DnsDomains
 	}
 	return nil
+}
+
+func (x *GetInfoResponse) GetPlacement() string {
+	if x != nil {
+		return x.Placement
+	}
+	return ""
 }
 
 // DNSDomain is a domain in which this cluster searches for other clusters.
@@ -6993,7 +7004,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x0efirst_use_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ffirstUseTime\x12J\n" +
 	"\x13rotation_start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x11rotationStartTime\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\"\x10\n" +
-	"\x0eGetInfoRequest\"\xb2\x04\n" +
+	"\x0eGetInfoRequest\"\xd0\x04\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -7010,7 +7021,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\tautomatic\x18\v \x01(\bR\tautomatic\x12E\n" +
 	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\x126\n" +
 	"\vdns_domains\x18\r \x03(\v2\x15.entente.v1.DNSDomainR\n" +
-	"dnsDomains\"\xc1\x02\n" +
+	"dnsDomains\x12\x1c\n" +
+	"\tplacement\x18\x0e \x01(\tR\tplacement\"\xc1\x02\n" +
 	"\tDNSDomain\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12H\n" +

@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"encoding/pem"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/placement"
+)
+
+func TestThePlacementThatDoesNotWorkIsReported(t *testing.T) {
+	t.Parallel()
+	hook := httptest.NewTLSServer(&placement.Webhook{Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(hook.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	configured := func(ca []byte) *admissionregistrationv1.MutatingWebhookConfiguration {
+		return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: placementName}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "placement.entente.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				Service: &admissionregistrationv1.ServiceReference{Name: "entente-agent", Namespace: "entente-system"}, CABundle: ca,
+			},
+		}}}
+	}
+	policy := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
+	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
+	for name, tc := range map[string]struct {
+		by      string
+		objects []ctrlclient.Object
+		want    string
+	}{
+		"the policy is there":               {by: "policy/v1", objects: []ctrlclient.Object{policy, binding}},
+		"the binding is not":                {by: "policy/v1", objects: []ctrlclient.Object{policy}, want: "MutatingAdmissionPolicyBinding entente-placement does not exist"},
+		"it is off":                         {by: placement.Off},
+		"the webhook is not registered":     {by: placement.ByWebhook, want: "MutatingWebhookConfiguration entente-placement does not exist"},
+		"its certificate is of another one": {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(ca)}, want: "delete Secret entente-placement"},
+		"it has no certificate":             {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(nil)}, want: "no certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := placed{by: tc.by, direct: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(tc.objects...).Build(), address: hook.Listener.Addr().String()}
+			p.check(t.Context())
+			if got := p.Problem(); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+	if got := loopback(":7451"); got != "localhost:7451" {
+		t.Errorf("the agent calls itself at %s", got)
+	}
+}
