@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -49,4 +50,32 @@ func OfferStorage(ctx context.Context, t testing.TB, s *Side, class, amount stri
 	limits[StorageOf(class)] = resource.MustParse(amount)
 	policy.Spec.Limits.Resources = limits
 	OK(t, s.Client.Update(ctx, &policy))
+}
+
+// AskForStorage has home's contract include an amount of storage of a class that abroad offers.
+func AskForStorage(ctx context.Context, t testing.TB, w *World, class, amount string) {
+	t.Helper()
+	kind, want := StorageOf(class), resource.MustParse(amount)
+	home, _ := TheContract(ctx, t, w)
+	if q := home.Spec.Resources[kind]; q.Cmp(want) == 0 {
+		return
+	}
+	var requests v1alpha1.PeeringRequestList
+	OK(t, w.Home.Client.List(ctx, &requests))
+	if len(requests.Items) != 1 {
+		t.Fatalf("there are %d PeeringRequests, want one", len(requests.Items))
+	}
+	request := &requests.Items[0]
+	request.Spec.Resources = maps.Clone(home.Spec.Resources)
+	request.Spec.Resources[kind] = want
+	OK(t, w.Home.Client.Update(ctx, request))
+	OK(t, w.Until(ctx, Soon, "the contract to have storage", func(ctx context.Context) (string, error) {
+		home, abroad := TheContract(ctx, t, w)
+		for _, c := range []v1alpha1.Contract{home, abroad} {
+			if q := c.Spec.Resources[kind]; q.Cmp(want) != 0 {
+				return fmt.Sprintf("it has %v", c.Spec.Resources), nil
+			}
+		}
+		return "", nil
+	}))
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -31,28 +30,7 @@ func offerStorage(ctx context.Context, t *testing.T, w *World, amount string) {
 	Provisions(ctx, t, w.Abroad, diskClass, corev1.PersistentVolumeReclaimDelete)
 	OfferStorage(ctx, t, w.Abroad, diskClass, amount)
 	peered(ctx, t, w)
-	home, _ := TheContract(ctx, t, w)
-	if q := home.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) == 0 {
-		return
-	}
-	var requests v1alpha1.PeeringRequestList
-	OK(t, w.Home.Client.List(ctx, &requests))
-	if len(requests.Items) != 1 {
-		t.Fatalf("there are %d PeeringRequests, want one", len(requests.Items))
-	}
-	request := &requests.Items[0]
-	request.Spec.Resources = maps.Clone(home.Spec.Resources)
-	request.Spec.Resources[diskStorage] = resource.MustParse(amount)
-	OK(t, w.Home.Client.Update(ctx, request))
-	OK(t, w.Until(ctx, Soon, "the contract to have storage", func(ctx context.Context) (string, error) {
-		home, abroad := TheContract(ctx, t, w)
-		for _, c := range []v1alpha1.Contract{home, abroad} {
-			if q := c.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) != 0 {
-				return fmt.Sprintf("it has %v", c.Spec.Resources), nil
-			}
-		}
-		return "", nil
-	}))
+	AskForStorage(ctx, t, w, diskClass, amount)
 }
 
 func storageTemplate(name, class, amount string) corev1.PersistentVolumeClaim {

@@ -13,7 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
@@ -77,7 +82,9 @@ const (
 	// matrixPods and matrixFaults are those of `make matrix`.
 	matrixPods, matrixFaults = 20, 8
 	longestFault             = 15 * time.Second
-	longestBetween           = 8 * time.Second
+	// chaosDisk is a storage class abroad.
+	chaosDisk      = "disk"
+	longestBetween = 8 * time.Second
 	// chaosMended is within what all is well: a container that died often is started again after five minutes.
 	chaosMended = 7 * time.Minute
 )
@@ -197,7 +204,10 @@ func TestChaosReachesNoPod(t *testing.T) {
 			t.Errorf("end the peering: %v", err)
 		}
 	})
+	e2e.Provisions(ctx, t, w.Abroad, chaosDisk, corev1.PersistentVolumeReclaimDelete)
+	e2e.OfferStorage(ctx, t, w.Abroad, chaosDisk, "1Gi")
 	peered(ctx, t, w)
+	e2e.AskForStorage(ctx, t, w, chaosDisk, "1Gi")
 	e2e.Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	began := time.Now()
 	before := crowd(ctx, t, w, pods)
@@ -244,22 +254,64 @@ func allWell(ctx context.Context, t *testing.T, w *e2e.World, before *company) {
 	}))
 }
 
-// nothingOrphaned ends it all, and wants nothing to be left abroad.
+// nothingOrphaned deletes all that home has in the namespace, then the namespace, and wants nothing to be left abroad after
+// each: a namespace that goes takes with it what is orphaned there.
 func nothingOrphaned(ctx context.Context, t *testing.T, w *e2e.World, before *company) {
 	t.Helper()
-	e2e.OK(t, w.DeleteNamespace(ctx, shop))
-	e2e.OK(t, w.Until(ctx, e2e.Scheduled, "no pod to be left abroad", func(ctx context.Context) (string, error) {
-		left, err := w.Abroad.Pods(ctx, before.remote, nil)
-		if err != nil || len(left) == 0 {
-			return "", err
-		}
-		return fmt.Sprintf("%d are, the first %s", len(left), e2e.PodText(&left[0])), nil
-	}))
-	var orphans v1alpha1.OffloadedPodList
-	e2e.OK(t, w.Abroad.Client.List(ctx, &orphans))
-	if len(orphans.Items) > 0 {
-		t.Errorf("abroad has %d orphaned pods", len(orphans.Items))
+	// By default a volume stays at the provider when its claim goes.
+	var volumes corev1.PersistentVolumeList
+	e2e.OK(t, w.Home.Client.List(ctx, &volumes))
+	if len(volumes.Items) != 1 {
+		t.Errorf("home has %d volumes, want that of the claim", len(volumes.Items))
 	}
+	for i := range volumes.Items {
+		volumes.Items[i].Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		e2e.OK(t, w.Home.Client.Update(ctx, &volumes.Items[i]))
+	}
+	_, err := w.Home.Kubectl(ctx, "-n", shop, "delete", "deployment,pod,service,configmap,secret,pvc", "--all", "--timeout=5m")
+	e2e.OK(t, err)
+	e2e.OK(t, w.Until(ctx, 2*e2e.Scheduled, "nothing to be left in namespace "+before.remote+" abroad", func(ctx context.Context) (string, error) {
+		return leftAbroad(ctx, w, ctrlclient.InNamespace(before.remote))
+	}))
+	e2e.OK(t, w.DeleteNamespace(ctx, shop))
+	e2e.OK(t, w.Until(ctx, e2e.Scheduled, "nothing to be left abroad in any namespace", func(ctx context.Context) (string, error) {
+		return leftAbroad(ctx, w, ctrlclient.HasLabels{v1alpha1.LabelPeer})
+	}))
+}
+
+// mirroredKinds are the kinds of what a provider has of a consumer's namespace.
+func mirroredKinds() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Service"),
+		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"),
+		v1alpha1.GroupVersion.WithKind("OffloadedPod"),
+	}
+}
+
+// clusterCA is a ConfigMap that Kubernetes puts into each namespace, and notes one that the provider's agent puts into those of
+// consumers.
+const clusterCA, notes = "kube-root-ca.crt", "entente-namespace"
+
+// leftAbroad lists what abroad has of those kinds, but for what each namespace has and what is the agent's own.
+func leftAbroad(ctx context.Context, w *e2e.World, which ctrlclient.ListOption) (left string, err error) {
+	var all []string
+	for _, kind := range mirroredKinds() {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := w.Abroad.Client.List(ctx, &list, which); err != nil {
+			return "", fmt.Errorf("list each %s: %w", kind.Kind, err)
+		}
+		for _, o := range list.Items {
+			if o.Namespace != e2e.SystemNamespace && o.Name != clusterCA && o.Name != notes {
+				all = append(all, kind.Kind+" "+o.Namespace+"/"+o.Name)
+			}
+		}
+	}
+	if len(all) > 0 {
+		return fmt.Sprintf("%d are: %s", len(all), strings.Join(all[:min(len(all), 10)], ", ")), nil
+	}
+	return "", nil
 }
 
 // life identifies a pod, and says what it did.
@@ -294,11 +346,17 @@ func crowd(ctx context.Context, t *testing.T, w *e2e.World, count int) *company 
 	out, service := e2e.Web(shop, "out", int32(count-ended), e2e.Anywhere)
 	// Each second, as many probes would take all that a small machine has.
 	out.Spec.Template.Spec.Containers[0].ReadinessProbe.PeriodSeconds = int32(1 + count/20)
-	e2e.OK(t, w.Home.Create(ctx, out, service))
+	config, secret, claim := carried(&out.Spec.Template.Spec.Containers[0])
+	e2e.OK(t, w.Home.Create(ctx, config, secret, claim, out, service))
 	for i := range ended {
 		p := e2e.WebPod(shop, fmt.Sprintf("ends-%d", i), map[string]string{"app": "ends"})
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		p.Spec.Containers[0].Command, p.Spec.Containers[0].Args, p.Spec.Containers[0].ReadinessProbe = []string{"/tool", "sleep", "1"}, nil, nil
+		if i == 0 {
+			p.Spec.Volumes = []corev1.Volume{{Name: "kept", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+			}}}
+		}
 		e2e.OK(t, w.Home.Create(ctx, p))
 	}
 	_, err := w.Home.PodsReady(ctx, 4*e2e.Scheduled, shop, out.Labels, count-ended)
@@ -322,6 +380,21 @@ func crowd(ctx context.Context, t *testing.T, w *e2e.World, count int) *company 
 		t.Fatalf("%d pods at home and %d abroad, want %d", len(c.home), len(c.abroad), count)
 	}
 	return c
+}
+
+// carried are what crosses with pods: a ConfigMap and a Secret, which a container has in its environment, and a claim.
+func carried(c *corev1.Container) (*corev1.ConfigMap, *corev1.Secret, *corev1.PersistentVolumeClaim) {
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "greetings"}, Data: map[string]string{"greeting": "ciao"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "words"}, Data: map[string][]byte{"word": []byte("segreto")}}
+	c.EnvFrom = []corev1.EnvFromSource{
+		{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: config.Name}}},
+		{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name}}},
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "kept"}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: new("entente"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+	return config, secret, claim
 }
 
 func (c *company) read(ctx context.Context, w *e2e.World) (now company, err error) {
