@@ -199,7 +199,7 @@ func parseReport(text string) (processReport, error) {
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if offload, ok := strings.CutPrefix(name, "offload_"); ok {
-			if slices.Contains(offloadNames, Offload(offload)) {
+			if slices.Contains(offloadNames(), Offload(offload)) {
 				out.offloads[Offload(offload)] = value == "true"
 			}
 			continue

@@ -10,8 +10,10 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 )
 
-// offloadNames are those of all offloads, in the order in which they are reported.
-var offloadNames = []Offload{OffloadTUNTCP, OffloadTUNUDP, OffloadUDPSend, OffloadUDPReceive}
+// offloadNames returns those of all offloads, in the order in which they are reported.
+func offloadNames() []Offload {
+	return []Offload{OffloadTUNTCP, OffloadTUNUDP, OffloadUDPSend, OffloadUDPReceive}
+}
 
 // readOffloads returns which offloads a device and its socket use now. wireguard-go finds that out by itself, and stops sending
 // segments where a network card refuses them, but says neither: both are in private fields. An error says
@@ -48,12 +50,18 @@ func readOffloads(t tun.Device, b conn.Bind) (Offloads, error) {
 	}, err
 }
 
-// missingOffloads says what to do where offloads are missing.
-var missingOffloads = map[Offload]string{
-	OffloadTUNTCP:     "the TUN device takes no segments of TCP: use the kernel's own TUN driver",
-	OffloadTUNUDP:     "the TUN device takes no segments of UDP: they need Linux 6.2",
-	OffloadUDPSend:    "the socket sends no batches (UDP_SEGMENT): they need Linux 4.18 and a network card that computes checksums when it sends (ethtool -K DEVICE tx on)",
-	OffloadUDPReceive: "the socket receives no batches (UDP_GRO): they need Linux 5.0",
+// missingOffload says what to do where an offload is missing.
+func missingOffload(name Offload) string {
+	switch name {
+	case OffloadTUNTCP:
+		return "the TUN device takes no segments of TCP: use the kernel's own TUN driver"
+	case OffloadTUNUDP:
+		return "the TUN device takes no segments of UDP: they need Linux 6.2"
+	case OffloadUDPSend:
+		return "the socket sends no batches (UDP_SEGMENT): they need Linux 4.18 and a network card that computes checksums when it sends (ethtool -K DEVICE tx on)"
+	default:
+		return "the socket receives no batches (UDP_GRO): they need Linux 5.0"
+	}
 }
 
 // noteOffloads keeps the offloads that the tunnel process reports, and logs those that are missing, if that has changed.
@@ -62,9 +70,9 @@ func (f *Fabric) noteOffloads(report Offloads) {
 		return // it is of another version
 	}
 	var missing []string
-	for _, name := range offloadNames {
+	for _, name := range offloadNames() {
 		if !report[name] {
-			missing = append(missing, missingOffloads[name])
+			missing = append(missing, missingOffload(name))
 		}
 	}
 	text := strings.Join(missing, "; ")

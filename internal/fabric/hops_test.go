@@ -38,27 +38,32 @@ func TestEachHopHasItsCondition(t *testing.T) {
 		"nothing": {tunnel.Status{}, "", nil},
 		"a worker that is well": {
 			tunnel.Status{Peers: []tunnel.PeerStatus{to("me", "gw1", probe.PathUp)}, Ends: []tunnel.EndStatus{end(probe.EndUp)}},
-			"Carrier=True ProbesAnswered, EndToEnd=True ProbesAnswered", map[string]string{carrier: "are answered"},
+			"Carrier=True ProbesAnswered, EndToEnd=True ProbesAnswered",
+			map[string]string{carrier: "are answered"},
 		},
 		"a worker whose gateway is down": {
 			tunnel.Status{Peers: []tunnel.PeerStatus{to("me", "gw1", probe.PathDown)}, Ends: []tunnel.EndStatus{end(probe.EndDown)}},
-			"Carrier=False PathDown, EndToEnd=False PodsUnreachable", map[string]string{carrier: "gw1", endToEnd: "p9"},
+			"Carrier=False PathDown, EndToEnd=False PodsUnreachable",
+			map[string]string{carrier: "gw1", endToEnd: "p9"},
 		},
 		"a gateway with a peer that is down and one that is up": {
 			tunnel.Status{
 				Peers:    []tunnel.PeerStatus{to("other", "o1", probe.PathUp), to("peer", "p1", probe.PathDown)},
 				Problems: []plan.Problem{{Peer: "peer", Text: "no WireGuard handshake with p1: check that UDP passes"}},
 			},
-			"PeerGateways=False PathDown", map[string]string{gateways: "no WireGuard handshake with p1: check that UDP passes"},
+			"PeerGateways=False PathDown",
+			map[string]string{gateways: "no WireGuard handshake with p1: check that UDP passes"},
 		},
 		"a gateway that stands by and cannot": {tunnel.Status{Peers: []tunnel.PeerStatus{standby}}, "PeerGateways=False StandbyDown", map[string]string{gateways: "p2"}},
 		"a gateway that loses large packets": {
 			tunnel.Status{Peers: []tunnel.PeerStatus{narrow}, Ends: []tunnel.EndStatus{end(probe.EndLargeLost)}},
-			"PeerGateways=False LargePacketsLost, EndToEnd=False LargePacketsLost", map[string]string{endToEnd: "MTU"},
+			"PeerGateways=False LargePacketsLost, EndToEnd=False LargePacketsLost",
+			map[string]string{endToEnd: "MTU"},
 		},
 		"a gateway that has just begun": {
 			tunnel.Status{Peers: []tunnel.PeerStatus{to("peer", "p1", probe.PathUnknown)}, Ends: []tunnel.EndStatus{end(probe.EndUnknown)}},
-			"PeerGateways=Unknown NoAnswerYet, EndToEnd=Unknown NoAnswerYet", map[string]string{endToEnd: "cluster peer"},
+			"PeerGateways=Unknown NoAnswerYet, EndToEnd=Unknown NoAnswerYet",
+			map[string]string{endToEnd: "cluster peer"},
 		},
 		"a peer that is not forwarded to": {tunnel.Status{Ends: []tunnel.EndStatus{end(probe.EndBlocked)}}, "EndToEnd=False PodsUnreachable", map[string]string{endToEnd: "ip_forward"}},
 	} {

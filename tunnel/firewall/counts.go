@@ -125,6 +125,7 @@ func parseDrop(text string) (Drop, bool) {
 	switch d.Reason {
 	case NotExposed, NotFromPod, NotOurs, NoAlias, NotHere, InClear, Transit, ToOverlay, FromNetwork, ToRelay:
 		return d, true
+	case Cipher: // no rule drops these
 	}
 	return Drop{}, false
 }
