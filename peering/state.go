@@ -70,6 +70,11 @@ type Network struct {
 	// Through are the clusters that the sender agrees to reach, and to be reached by, through the
 	// receiver.
 	Through []ClusterID
+	// Direct are those of Through with which the sender peers itself.
+	Direct []ClusterID
+	// Opened are the sender's own addresses of pods that it runs for third clusters, by these, and
+	// that the receiver's pods of the same clusters reach directly.
+	Opened []TransitAddresses
 	// PresharedKeyShare is the sender's share of the preshared key; zero means unset.
 	PresharedKeyShare PresharedKeyShare
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
@@ -147,7 +152,19 @@ func Observable(a netip.Addr) bool {
 type TransitAddresses struct {
 	Cluster   ClusterID
 	Addresses []netip.Addr
+	// Namespaces has those of them that may be reached directly, by the sender's namespaces.
+	Namespaces []TransitNamespace
 }
+
+// TransitNamespace is all pods of a namespace of the sender in one third cluster.
+type TransitNamespace struct {
+	Name string
+	// Pods is sorted by Address.
+	Pods []TransitPod
+}
+
+// TransitPod is an address of a pod in a third cluster: as the sender uses it, and the pod's own.
+type TransitPod struct{ Address, There netip.Addr }
 
 // Alias is a prefix that is used in place of another one of the same length and family.
 type Alias struct {

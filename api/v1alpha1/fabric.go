@@ -507,6 +507,14 @@ type Exposure struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	DestinationPeerID string `json:"destinationPeerID,omitempty"`
+	// homePeerID is the ID of the peer whose pods are both the sources, which run in the tunnel's peer, and the
+	// destinations, which run here. Empty if this exposure follows from a contract with the tunnel's peer.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	HomePeerID string `json:"homePeerID,omitempty"`
+	// until is when it ends by itself. Without it, the tunnel's contract ends it.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
 	// anySource allows all of the peer's prefixes as sources.
 	// +optional
 	AnySource bool `json:"anySource,omitempty"`

@@ -97,7 +97,7 @@ type Transit struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
 	PassTo []string `json:"passTo,omitempty"`
 	// through is the IDs of clusters whose pods exchange packets with this cluster's pods through the peer, if the
-	// peer passes them on.
+	// peer passes them on. The peer's own pods in both do so directly where the two peer with each other.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -618,6 +618,19 @@ type PeerNetwork struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=32
 	Through []string `json:"through,omitempty"`
+	// direct is the IDs of those clusters of through with which the peer peers itself.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=32
+	Direct []string `json:"direct,omitempty"`
+	// opened is the addresses of pods, as the peer uses them itself, that it runs for third clusters, and that pods
+	// which this cluster runs for them reach directly. Each clusterID is that of the pods' home.
+	// +optional
+	// +listType=map
+	// +listMapKey=clusterID
+	// +kubebuilder:validation:MaxItems=16
+	Opened []TransitAddresses `json:"opened,omitempty"`
 	// observations is where the peer sees gateways of this cluster that address
 	// translation hides.
 	// +optional
@@ -645,6 +658,25 @@ type TransitAddresses struct {
 	// addresses is its addresses, as they are known in the cluster in between.
 	// +kubebuilder:validation:MaxItems=4096
 	Addresses []string `json:"addresses"`
+	// namespaces is where those of the addresses are that may be reached directly.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Namespaces []TransitNamespace `json:"namespaces,omitempty"`
+}
+
+// TransitNamespace is all pods of one namespace of the cluster in between that run in a third cluster.
+type TransitNamespace struct {
+	// name is the namespace's name in the cluster in between.
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// addresses is the pods' addresses, as they are known in the cluster in between.
+	// +kubebuilder:validation:MaxItems=1024
+	Addresses []string `json:"addresses"`
+	// podAddresses is, for each of addresses, the one that the pod has in the third cluster.
+	// +kubebuilder:validation:MaxItems=1024
+	PodAddresses []string `json:"podAddresses"`
 }
 
 // AliasBlock is aliases of single addresses, which follow each other.

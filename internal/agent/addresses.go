@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fabric"
+	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
@@ -30,10 +33,23 @@ type table struct {
 	uid, version string
 	prefixes     []plan.Mapping
 	single       map[netip.Addr]netip.Addr
+	// reals is the reverse of single.
+	reals map[netip.Addr]netip.Addr
 	// released is the addresses in single that the peer no longer names.
 	released map[netip.Addr]bool
 	// ours is this cluster's own addresses, with the aliases that the peer announced for them.
 	ours []plan.Mapping
+	// places is where the peer's pods in third clusters are, by their addresses at the peer.
+	places map[netip.Addr]transit.Place
+	// passes: traffic with the peer passes. opened is the addresses that it opened for pods of other clusters.
+	passes bool
+	opened map[opened]bool
+}
+
+// opened is an address of a peer's, of a pod that it runs for another one.
+type opened struct {
+	home peering.ClusterID
+	addr netip.Addr
 }
 
 // peer returns the ForeignCluster of a peer, for reading only; nil if it is not known.
@@ -62,6 +78,65 @@ func (a *addresses) named(peer peering.ClusterID, addr netip.Addr) (netip.Addr, 
 		return netip.Addr{}, false
 	}
 	return t.named(addr)
+}
+
+// endpoint is named for the endpoints of a peer's Services. For a pod of the peer in a third cluster it returns the
+// address in the tunnel to that cluster, while that passes traffic and has opened the pod to this one.
+func (a *addresses) endpoint(home peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	t := a.table(home)
+	if t == nil {
+		return netip.Addr{}, false
+	}
+	if at, ok := t.places[addr]; ok && at.Third != home {
+		third := a.table(at.Third)
+		if third != nil && third.passes && third.opened[opened{home, at.There}] {
+			if alias, ok := third.named(at.There); ok {
+				return alias, true
+			}
+		}
+	}
+	return t.named(addr)
+}
+
+// places returns the addresses of a peer's pods in third clusters, as the peer knows them, with those by which they are
+// known in the tunnels to these clusters: those that the third cluster opened for the peer, and all that the peer
+// names.
+func (a *addresses) places(home peering.ClusterID) (open, named []netpolicy.Mapping) {
+	t := a.table(home)
+	if t == nil {
+		return nil, nil
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(t.places), netip.Addr.Compare) {
+		at := t.places[addr]
+		third := a.table(at.Third)
+		if third == nil || at.Third == home {
+			continue
+		}
+		alias, ok := third.named(at.There)
+		if !ok {
+			continue
+		}
+		m := netpolicy.Mapping{Real: netip.PrefixFrom(addr, addr.BitLen()), Alias: netip.PrefixFrom(alias, alias.BitLen())}
+		if named = append(named, m); third.opened[opened{home, at.There}] {
+			open = append(open, m)
+		}
+	}
+	return open, named
+}
+
+// there returns the address that a pod of this cluster has in a peer, by its address here.
+func (a *addresses) there(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
+	t := a.table(peer)
+	if t == nil {
+		return netip.Addr{}, false
+	}
+	for _, m := range t.prefixes {
+		if out, ok := plan.Remap(alias, m.Alias, m.Real); ok {
+			return out, true
+		}
+	}
+	out, ok := t.reals[alias]
+	return out, ok
 }
 
 // ownPods returns a function that translates a peer's alias to the address of a pod of this cluster. The peer
@@ -128,7 +203,8 @@ func (a *addresses) table(peer peering.ClusterID) *table {
 }
 
 func tableOf(fc *v1alpha1.ForeignCluster) *table {
-	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}, released: map[netip.Addr]bool{}}
+	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}, reals: map[netip.Addr]netip.Addr{}, released: map[netip.Addr]bool{}}
+	t.places, t.passes, t.opened = transit.Places(fc), transit.Passes(fc), map[opened]bool{}
 	for _, b := range fc.Status.AliasBlocks {
 		for _, r := range b.Released {
 			if int(r.Index) < len(b.Addresses) {
@@ -140,9 +216,15 @@ func tableOf(fc *v1alpha1.ForeignCluster) *table {
 	}
 	for _, m := range fabric.Mappings(nil, fc.Status.AliasBlocks) {
 		t.single[m.Real.Addr()] = m.Alias.Addr()
+		t.reals[m.Alias.Addr()] = m.Real.Addr()
 	}
 	if n := fc.Status.Network; n != nil {
 		t.ours = fabric.Mappings(n.Aliases, n.AliasBlocks)
+		for _, o := range transit.ToWire(n.Opened) {
+			for _, addr := range o.Addresses {
+				t.opened[opened{o.Cluster, addr}] = true
+			}
+		}
 	}
 	return t
 }

@@ -249,7 +249,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
 		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial, InBand: a.inBandTunnels(),
-		Exposed: a.exposed, Hosts: a.hosts.Accepted, OwnPod: a.cfg.PodIP, Health: func(node string) gateways.Health { return a.gateways.Health(node) }, Wake: a.peersWake, StateChanged: a.exchange.Changed, Readdressed: a.readdressed, Now: time.Now,
+		Exposed: a.exposed, PodAddress: a.addresses.there, Hosts: a.hosts.Accepted, OwnPod: a.cfg.PodIP, Health: func(node string) gateways.Health { return a.gateways.Health(node) }, Wake: a.peersWake, StateChanged: a.exchange.Changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return errors.Join(a.peers.SetupWithManager(a.mgr), a.registerPeerMetrics(aliasPool))
 }
@@ -258,6 +258,9 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 // this cluster's pods there.
 func (a *agent) readdressed(peer peering.ClusterID) {
 	a.offloaded.Refresh(peer)
+	for _, home := range a.reachedThrough(peer) {
+		a.offloaded.Refresh(home)
+	}
 	a.nodes.readdressed(peer)
 }
 

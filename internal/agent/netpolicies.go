@@ -81,6 +81,8 @@ func (a *agent) policyTerms(service string) func(peering.ClusterID) (netpolicy.H
 			return netpolicy.Here{}, err
 		}
 		here := netpolicy.Here{Mappings: a.mappings(peer), Own: own}
+		opened, named := a.addresses.places(peer)
+		here.Mappings, here.Sources = append(here.Mappings, opened...), named
 		if service == "" {
 			// The labels of most clusters; with other labels pods resolve no names, which is noticed.
 			here.Resolver = netpolicy.Resolver{Namespace: metav1.NamespaceSystem, Labels: map[string]string{"k8s-app": "kube-dns"}, Port: 53}

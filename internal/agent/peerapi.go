@@ -39,7 +39,7 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
 		// Of the addresses that a consumer names only its own pods are believed; the pods that it runs here are
 		// known by their UIDs.
-		Translate: a.addresses.named, Stops: a.fences.Stops,
+		Translate: a.addresses.endpoint, Stops: a.fences.Stops, Served: gather(podsPause, a.servedChanged),
 		// Its aliases of this cluster's pods are believed only if this cluster has such pods.
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
@@ -50,6 +50,7 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 				a.contractsWake.wake(contract)
 			}
 			a.wakePeer(contracts.peer(contract))
+			a.servedChanged(contracts.peer(contract))
 		}),
 		Log: a.log,
 	})

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -27,6 +28,10 @@ type Exposed struct {
 	// addresses for which the peer needs aliases.
 	Third string
 	Known []netip.Addr
+	// Home is the ID of another peer if both From and To are its pods; see v1alpha1.Exposure. Such an exposure is
+	// listed as a whole or not at all. Until is when it ends by itself.
+	Home  string
+	Until metav1.Time
 	// From is addresses of the peer as this cluster knows them.
 	From []netip.Addr
 	// To is the allowed destinations.
@@ -50,15 +55,10 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 	var out []v1alpha1.Exposure
 	room, closed := MaxExposed, 0
 	for _, e := range sorted {
-		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, DestinationPeerID: e.Third, AnySource: e.AnySource}
-		if !e.AnySource {
-			x.From = addresses(e.From)
+		if e.Home != "" {
+			continue
 		}
-		open := map[Destination]bool{}
-		for _, d := range e.To {
-			open[d] = true
-		}
-		to := destinations(open)
+		x, to := exposureOf(e)
 		if len(to) == 0 || !x.AnySource && len(x.From) == 0 {
 			continue
 		}
@@ -82,11 +82,52 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 			out = append(out, x)
 		}
 	}
+	out = append(out, direct(sorted, out, room)...)
 	if closed > 0 {
 		return out, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
 			"offload fewer namespaces or smaller Services to it", closed, len(sorted), MaxExposures, MaxExposed, maxPorts)
 	}
 	return out, ""
+}
+
+// direct returns exposures to pods of other peers, as far as they fit beside what is open already. What does not fit
+// is reached through the pods' home. An address that is a source already stays what it is: a home that names another
+// cluster's pods gets nothing, and adds no combinations of exposures.
+func direct(sorted []Exposed, open []v1alpha1.Exposure, room int) (out []v1alpha1.Exposure) {
+	sources, share := sets.New[string](), map[string]int{}
+	for _, x := range open {
+		sources.Insert(x.From...)
+	}
+	for _, e := range sorted {
+		x, to := exposureOf(e)
+		size := len(x.From) + sizeOf(to)
+		if e.Home == "" || len(x.From) == 0 || len(to) == 0 || len(open)+len(out) == MaxExposures ||
+			size > min(room, maxDirect-share[e.Home]) || sources.HasAny(x.From...) ||
+			slices.ContainsFunc(to, func(d v1alpha1.Destination) bool { return d.AnyPort || len(d.Ports) > maxPorts }) {
+			continue
+		}
+		sources.Insert(x.From...)
+		room, share[e.Home] = room-size, share[e.Home]+size
+		x.To = to
+		out = append(out, x)
+	}
+	return out
+}
+
+// exposureOf returns an exposure without its destinations, and these.
+func exposureOf(e Exposed) (v1alpha1.Exposure, []v1alpha1.Destination) {
+	x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, DestinationPeerID: e.Third, HomePeerID: e.Home, AnySource: e.AnySource}
+	if !e.Until.IsZero() {
+		x.Until = e.Until.DeepCopy()
+	}
+	if !e.AnySource {
+		x.From = addresses(e.From)
+	}
+	open := map[Destination]bool{}
+	for _, d := range e.To {
+		open[d] = true
+	}
+	return x, destinations(open)
 }
 
 // kept returns what is open now for contracts that are not known completely.
@@ -96,7 +137,10 @@ func kept(exposed []Exposed, current []v1alpha1.Exposure) []Exposed {
 		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
 			continue
 		}
-		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, Third: s.DestinationPeerID, AnySource: s.AnySource, From: kube.Addrs(s.From)}
+		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, Third: s.DestinationPeerID, AnySource: s.AnySource, From: kube.Addrs(s.From), Home: s.HomePeerID}
+		if s.Until != nil {
+			e.Until = *s.Until
+		}
 		e.To = slices.Collect(maps.Keys(openOf(s.To)))
 		out = append(out, e)
 	}
@@ -120,7 +164,7 @@ func merged(list []Exposed) []Exposed {
 }
 
 func compareExposed(a, b Exposed) int {
-	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Third, b.Third))
+	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Third, b.Third), cmp.Compare(a.Home, b.Home))
 }
 
 // cut returns as much of a list as there is room for, and reduces the room.
@@ -174,18 +218,18 @@ func addresses(addrs []netip.Addr) []string {
 
 // Common returns what both lists of exposures open.
 func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
-	type key struct{ contract, namespace, third string }
+	type key struct{ contract, namespace, third, home string }
 	other := make(map[key]*v1alpha1.Exposure, len(b))
 	for i := range b {
-		other[key{b[i].Contract, b[i].Namespace, b[i].DestinationPeerID}] = &b[i]
+		other[key{b[i].Contract, b[i].Namespace, b[i].DestinationPeerID, b[i].HomePeerID}] = &b[i]
 	}
 	var out []v1alpha1.Exposure
 	for _, x := range a {
-		y := other[key{x.Contract, x.Namespace, x.DestinationPeerID}]
+		y := other[key{x.Contract, x.Namespace, x.DestinationPeerID, x.HomePeerID}]
 		if y == nil {
 			continue
 		}
-		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, DestinationPeerID: x.DestinationPeerID, AnySource: x.AnySource && y.AnySource}
+		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, DestinationPeerID: x.DestinationPeerID, HomePeerID: x.HomePeerID, Until: y.Until, AnySource: x.AnySource && y.AnySource}
 		switch {
 		case common.AnySource:
 		case x.AnySource:

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -189,5 +191,60 @@ func TestExposuresMeetInWhatBothOpen(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Pods of other peers come after what a peer has by its own contracts, each namespace as a whole or not at all.
+func TestPodsOfOtherPeersAreOpenAsAWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr
+	many := func(n int) (out []netip.Addr) {
+		for a := addr("10.240.1.0"); len(out) < n; a = a.Next() {
+			out = append(out, a)
+		}
+		return out
+	}
+	at := func(port int32) []Destination {
+		return []Destination{{addr("10.200.0.7"), v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: port}}}
+	}
+	of := func(contract, home string, from []netip.Addr, to []Destination) Exposed {
+		return Exposed{Contract: contract, Namespace: "shop", Home: home, From: from, To: to}
+	}
+	own := Exposed{Contract: "z", Namespace: "shop", From: many(2), To: at(80)}
+	for name, tc := range map[string]struct {
+		exposed []Exposed
+		want    string // contracts in order
+	}{
+		"one":                            {[]Exposed{of("a", "b", many(3), at(80))}, "a"},
+		"after its own":                  {[]Exposed{of("a", "b", []netip.Addr{addr("10.240.9.9")}, at(80)), own}, "z a"},
+		"a source that is another's pod": {[]Exposed{of("a", "b", many(1), at(80)), own}, "z"},
+		"a source of two homes":          {[]Exposed{of("a", "b", many(1), at(80)), of("c", "d", many(2), at(80))}, "a"},
+		"as much as its share":           {[]Exposed{of("a", "b", many(maxDirect-2), at(80))}, "a"},
+		"more than its share":            {[]Exposed{of("a", "b", many(maxDirect-1), at(80))}, ""},
+		"every port":                     {[]Exposed{of("a", "b", many(1), []Destination{{Addr: addr("10.200.0.7")}})}, ""},
+		"no source":                      {[]Exposed{of("a", "b", nil, at(80))}, ""},
+		"no destination":                 {[]Exposed{of("a", "b", many(1), nil)}, ""},
+		"beside what all pods reach":     {[]Exposed{{Contract: "y", AnySource: true, To: at(80)}, of("a", "b", many(1), at(80))}, "y a"},
+	} {
+		got, closed := Plan(tc.exposed, nil)
+		var names []string
+		for _, x := range got {
+			names = append(names, x.Contract)
+			if x.Contract == "a" && (x.HomePeerID != "b" || len(x.From) != len(tc.exposed[slices.IndexFunc(tc.exposed, func(e Exposed) bool { return e.Contract == "a" })].From)) {
+				t.Errorf("%s: %+v", name, x)
+			}
+		}
+		if strings.Join(names, " ") != tc.want || closed != "" {
+			t.Errorf("%s: open are %v, want %q; closed %q", name, names, tc.want, closed)
+		}
+	}
+	until := metav1.NewTime(time.Unix(2e9, 0))
+	standing, _ := Plan([]Exposed{{Contract: "a", Namespace: "shop", Home: "b", Until: until, From: many(1), To: at(80)}}, nil)
+	again, _ := Plan([]Exposed{{Contract: "a", Unknown: true}}, standing)
+	if diff := cmp.Diff(standing, again); diff != "" || standing[0].Until == nil {
+		t.Errorf("what is not known yet (-want +got):\n%s", diff)
+	}
+	if common := Common(standing, again); !cmp.Equal(common, standing) {
+		t.Errorf("common is %+v", common)
 	}
 }

@@ -10,6 +10,8 @@ const (
 	// MaxExposed is how many addresses and ports, in all, the exposures of a Tunnel
 	// list.
 	MaxExposed = 20_000
+	// maxDirect is how many of them may be for pods of one other peer.
+	maxDirect = 4096
 	// maxPorts is how many ports a destination has at most, as in the custom resource.
 	maxPorts = 1000
 )

@@ -89,7 +89,9 @@ func (s *site) hear(t failing, other *site) {
 	if l.tunnel != nil {
 		tunnel = l.tunnel.Spec
 	}
-	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, tunnel, s.now)})
+	network := networkOf(l.fc, other.local, other.nodes, tunnel, s.now)
+	network.Direct = transit.IDs(transit.Direct(l.fc, other.known()))
+	said := wire.StateTo(peering.PeerState{Network: network})
 	state, err := wire.StateFrom(said)
 	if err != nil {
 		t.Fatalf("%s does not accept the state of %s: %v", s.id, other.id, err)
@@ -127,14 +129,29 @@ func (s *site) write(id string) {
 		open.To = append(open.To, allow.Destination{Addr: a})
 	}
 	in.exposed = append([]allow.Exposed{open}, l.passed...)
-	var all []v1alpha1.ForeignCluster
-	for _, other := range s.peers {
-		all = append(all, *other.fc)
-	}
-	in.agreed = transit.Agreed(fc, all)
+	in.agreed, in.direct, in.there = transit.Agreed(fc, s.known()), transit.AgreedDirect(fc, s.known()), s.podAddress
 	if spec, _ := planTunnelWrite(in); spec != nil {
 		l.tunnel = &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: id, UID: types.UID(id)}, Spec: *spec}
 	}
+}
+
+// known is what the site knows of its peers.
+func (s *site) known() (out []v1alpha1.ForeignCluster) {
+	for _, other := range s.peers {
+		out = append(out, *other.fc)
+	}
+	return out
+}
+
+// podAddress is the reverse of called.
+func (s *site) podAddress(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
+	fc := s.peers[string(peer)].fc
+	for _, m := range fabric.Mappings(fc.Status.Aliases, fc.Status.AliasBlocks) {
+		if real, ok := plan.Remap(alias, m.Alias, m.Real); ok {
+			return real, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 func (s *site) store(id string) {

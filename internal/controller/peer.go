@@ -89,6 +89,8 @@ type Peers struct {
 	InBand InBand
 	// Exposed returns what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error)
+	// PodAddress returns the address that a pod of this cluster has in a peer, by its address here.
+	PodAddress func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
 	// OwnPod is the address of the agent's own pod; the zero Addr if it is not known.
 	OwnPod netip.Addr
 	// Hosts returns the hosts, other than pods, that may be exported. Nil means none.
@@ -178,7 +180,8 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// concerned returns the peers that may reach another one through this cluster.
+// concerned returns the peers that may reach another one through this cluster, or that this cluster may reach through
+// it or the other way round.
 func (r *Peers) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -503,6 +506,10 @@ func addressing(fc *v1alpha1.ForeignCluster) string {
 				_, _ = fmt.Fprintln(h, r.Index)
 			}
 		}
+	}
+	_, _ = fmt.Fprintln(h, transit.Through(fc), network.Opened, transit.Passes(fc))
+	for _, t := range network.Transit {
+		_, _ = fmt.Fprintln(h, t.ClusterID, t.Namespaces)
 	}
 	return string(h.Sum(nil))
 }

@@ -73,6 +73,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 		return tunnelState{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	in.agreed, in.left = transit.Agreed(fc, all.Items), append(in.left, cut...)
+	in.direct, in.there = transit.AgreedDirect(fc, all.Items), r.PodAddress
 	return r.tunnelFor(ctx, fc, in)
 }
 
@@ -160,6 +161,10 @@ type tunnelInput struct {
 	left []string
 	// agreed is the IDs of the clusters whose traffic may pass between the peer and them through this one.
 	agreed []string
+	// direct is those of agreed whose pods the peer may reach directly, and there returns the address that a pod of
+	// this cluster in one of them has there.
+	direct []string
+	there  func(third peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
 	// first is after which time the first key may be needed; 0 if that is not known.
 	first time.Duration
 }
@@ -185,10 +190,37 @@ func (in tunnelInput) passed(room int) ([]v1alpha1.TransitAddresses, string) {
 		}
 	}
 	out, left := transit.List(by, room)
+	transit.AddNamespaces(out, in.passedDirectly())
 	if left > 0 {
 		return out, fmt.Sprintf("%d addresses of third clusters have no way to the peer, which can be sent %d addresses: offload fewer namespaces to it", left, peering.MaxAddresses)
 	}
 	return out, ""
+}
+
+// passedDirectly returns the pods of this cluster that the peer may reach directly, by their cluster and namespace. An
+// invalid address there means that it is not known.
+func (in tunnelInput) passedDirectly() map[string]map[string][]peering.TransitPod {
+	out := map[string]map[string][]peering.TransitPod{}
+	unsure := in.exists && slices.ContainsFunc(in.exposed, func(e allow.Exposed) bool { return e.Unknown })
+	for _, third := range in.direct {
+		out[third] = map[string][]peering.TransitPod{}
+		for _, e := range in.exposed {
+			for _, a := range e.Known {
+				if e.Third == third {
+					there, _ := in.there(peering.ClusterID(third), a)
+					out[third][e.Namespace] = append(out[third][e.Namespace], peering.TransitPod{Address: a, There: there})
+				}
+			}
+		}
+		for _, t := range in.current.Transit {
+			for _, ns := range t.Namespaces {
+				if unsure && t.ClusterID == third {
+					out[third][ns.Name] = append(out[third][ns.Name], transit.Pods(ns)...)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // openTo returns exposures without those of third clusters that have not agreed.
@@ -289,11 +321,7 @@ func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, le
 		if !wantsTunnel(*c) {
 			continue
 		}
-		at := metav1.NewTime(c.Spec.NotAfter.Add(peering.ExpiryGrace))
-		if drain := c.Status.DrainUntil; drain != nil && drain.Before(&at) {
-			at = *drain
-		}
-		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, Time: at.Rfc3339Copy()})
+		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, Time: store.EndOf(c)})
 	}
 	if left = max(len(out)-peering.MaxContracts, 0); left > 0 {
 		slices.SortFunc(out, func(a, b v1alpha1.ContractEnd) int {

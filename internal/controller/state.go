@@ -180,12 +180,13 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes
 	return network, s.addObservations(ctx, fc, nodes, network)
 }
 
-// addObservations adds where the peer, and this cluster, are seen.
+// addObservations adds where the peer, and this cluster, are seen, and which other peers both have.
 func (s *States) addObservations(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode, network *peering.Network) error {
 	var peers v1alpha1.ForeignClusterList
 	if err := s.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
+	network.Direct = transit.IDs(transit.Direct(fc, peers.Items))
 	network.Observations, _ = observations(nodes, fc.Spec.ClusterID) // that not all are is in the Network condition
 	if s.SessionAddress != nil {
 		network.ReceiverAddress = s.SessionAddress(peering.ClusterID(fc.Spec.ClusterID))
@@ -242,7 +243,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		network.Addresses, _ = ownAddresses(tunnel.Allow, nodes, fc.Status.Network)
 		network.Transit = transit.ToWire(tunnel.Transit)
 	}
-	network.Through = transit.IDs(transit.Through(fc))
+	network.Through, network.Opened = transit.IDs(transit.Through(fc)), transit.Opened(tunnel.Allow)
 	return network
 }
 
@@ -474,6 +475,7 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 	before = cmp.Or(before, &v1alpha1.PeerNetwork{})
 	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes), Observations: observationsFromWire(n.Observations, before.Observations, now)}
 	out.Transit, out.Through = transit.FromWire(n.Transit), transit.Texts(n.Through)
+	out.Opened, out.Direct = transit.FromWire(n.Opened), transit.Texts(n.Direct)
 	if n.ReceiverAddress.IsValid() {
 		out.OwnAddress = n.ReceiverAddress.String()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/transit"
+	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -139,6 +140,40 @@ func TestPacketsPassThroughAThirdClusterIfAllThreeAgree(t *testing.T) {
 	}
 }
 
+// The one in the middle names where its pods are while both ends say that they peer, and each end then opens its own.
+func TestPodsAreNamedWhereTheyAreWhileTheEndsPeer(t *testing.T) {
+	t.Parallel()
+	r := newRow()
+	r.hub.peers[r.a.id].fc.Spec.Transit.PassTo, r.hub.peers[r.c.id].fc.Spec.Transit.PassTo = said(r.c.id, true), said(r.a.id, true)
+	r.a.peers[r.hub.id].fc.Spec.Transit.Through, r.c.peers[r.hub.id].fc.Spec.Transit.Through = said(r.c.id, true), said(r.a.id, true)
+	named := func(end, other *site) string {
+		return fmt.Sprint(transit.NamespacesIn(end.peers[r.hub.id].fc, other.id))
+	}
+	r.settle(t)
+	if got := named(r.a, r.c) + named(r.c, r.a); got != "[][]" {
+		t.Errorf("pods are named before the ends peer: %s", got)
+	}
+	r.a.meet(r.c.id)
+	r.c.meet(r.a.id)
+	for _, side := range [][2]*site{{r.a, r.c}, {r.c, r.a}} {
+		side[0].peers[side[1].id].fc.Spec.TrustBundle = "roots"
+		side[0].hear(t, side[1])
+	}
+	r.settle(t)
+	for _, side := range [][2]*site{{r.a, r.c}, {r.c, r.a}} {
+		end, other := side[0], side[1]
+		address, _ := r.hub.called(other.id, pod(1))
+		if got, want := named(end, other), fmt.Sprint([]v1alpha1.TransitNamespace{{Name: "shop", Addresses: []string{address.String()}, PodAddresses: []string{pod(1).String()}}}); got != want {
+			t.Errorf("%s is told %s, want %s", end.id, got, want)
+		}
+	}
+	r.c.peers[r.a.id].fc.Spec.TrustBundle = ""
+	r.settle(t)
+	if got := named(r.a, r.c) + named(r.c, r.a); got != "[][]" {
+		t.Errorf("pods are named after one does not peer any more: %s", got)
+	}
+}
+
 func said(id string, yes bool) []string {
 	if yes {
 		return []string{id}
@@ -184,7 +219,12 @@ func TestTransitStaysWhileNotAllIsKnown(t *testing.T) {
 			t.Errorf("agreed %v: %v, open %v", agreed, passed, open)
 		}
 	}
-	in.agreed = []string{third}
+	in.agreed, in.direct = []string{third}, []string{third}
+	in.there = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.MustParseAddr("10.0.0.1"), true }
+	in.current.Transit[0].Namespaces = []v1alpha1.TransitNamespace{{Name: "shop", Addresses: []string{"198.18.9.9"}, PodAddresses: []string{"10.0.0.9"}}}
+	if passed, _ := in.passed(10); len(passed) != 1 || len(passed[0].Namespaces) != 1 || passed[0].Namespaces[0].PodAddresses[0] != "10.0.0.9" {
+		t.Errorf("where pods are does not stay: %v", passed)
+	}
 	in.exposed = []allow.Exposed{{Contract: "c", Third: third, Known: []netip.Addr{netip.MustParseAddr("198.18.9.1"), netip.MustParseAddr("198.18.9.2"), netip.MustParseAddr("198.18.9.3")}}}
 	if passed, left := in.passed(2); len(passed) != 1 || len(passed[0].Addresses) != 2 || !strings.Contains(left, "1 addresses of third clusters") {
 		t.Errorf("with room for two: %v, %q", passed, left)

@@ -177,7 +177,7 @@ func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 		over[e.Contract] = isOver(e, now)
 	}
 	for _, e := range spec.Allow {
-		if !over[e.Contract] {
+		if !over[e.Contract] && (e.Until == nil || !isOver(v1alpha1.ContractEnd{Time: *e.Until}, now)) {
 			peer.Inbound = append(peer.Inbound, exposureOf(e))
 		}
 	}
@@ -244,6 +244,9 @@ func exposureOf(e v1alpha1.Exposure) plan.Exposure {
 	name := e.Contract + "/" + e.Namespace
 	if e.DestinationPeerID != "" {
 		name += "/" + e.DestinationPeerID
+	}
+	if e.HomePeerID != "" {
+		name += "/of/" + e.HomePeerID
 	}
 	out := plan.Exposure{Name: name, Third: e.DestinationPeerID, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
 	for _, to := range e.To {

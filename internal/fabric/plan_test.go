@@ -357,6 +357,23 @@ func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 	}
 }
 
+// What follows from a contract with another peer ends with that contract, and keeps no tunnel.
+func TestWhatAnotherPeersContractOpensEndsWithIt(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(2e9, 0)
+	for in, want := range map[time.Duration]int{time.Hour: 2, -30 * time.Second: 2, -2 * time.Minute: 1} {
+		own := v1alpha1.Exposure{Contract: "c", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
+		others := own
+		others.Contract, others.HomePeerID, others.Until = "d", "b", new(metav1.NewTime(now.Add(in)))
+		tun := tunnelTo("p", 0, own, others)
+		nodes := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true)}
+		got := Desired(Config{Node: "a"}, nil, nodes, []v1alpha1.Tunnel{tun}, Known{}.Update(nodes, []v1alpha1.Tunnel{tun}, nil), now)
+		if len(got.Peers) != 1 || len(got.Peers[0].Inbound) != want {
+			t.Errorf("%v before its end: %+v", in, got.Peers)
+		}
+	}
+}
+
 func TestNodeStatusReportsEndToEndProbes(t *testing.T) {
 	since := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
 	at := netip.MustParseAddr("10.240.2.1")

@@ -25,6 +25,8 @@ type Here struct {
 	Peer peering.ClusterID
 	// Mappings is the translation of the consumer's addresses to this cluster's aliases.
 	Mappings []Mapping
+	// Sources is more of it, for addresses that reach pods here and that no pod here is to reach.
+	Sources []Mapping
 	// Own is addresses of this cluster, which no policy opens though they may look public: those of its pods, its
 	// Services, and the aliases of other clusters.
 	Own []netip.Prefix
@@ -70,11 +72,12 @@ func Admit(p *Policy, here Here) (networkingv1.NetworkPolicySpec, int) {
 		}
 	}
 	a.closed = cidr.Of(closed...)
+	sources := slices.DeleteFunc(slices.Clone(here.Sources), func(m Mapping) bool { return !m.sound() })
 	spec := networkingv1.NetworkPolicySpec{PodSelector: a.own(&p.Pods)}
 	if p.Ingress != nil {
 		spec.PolicyTypes = append(spec.PolicyTypes, networkingv1.PolicyTypeIngress)
 		for i := range *p.Ingress {
-			if peers := a.peers(&(*p.Ingress)[i]); len(peers) > 0 {
+			if peers := a.peers(&(*p.Ingress)[i], slices.Concat(a.Mappings, sources)); len(peers) > 0 {
 				spec.Ingress = append(spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: peers, Ports: portsHere((*p.Ingress)[i].Ports)})
 			}
 		}
@@ -82,7 +85,7 @@ func Admit(p *Policy, here Here) (networkingv1.NetworkPolicySpec, int) {
 	if p.Egress != nil {
 		spec.PolicyTypes = append(spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 		for i := range *p.Egress {
-			if peers := a.peers(&(*p.Egress)[i]); len(peers) > 0 {
+			if peers := a.peers(&(*p.Egress)[i], a.Mappings); len(peers) > 0 {
 				spec.Egress = append(spec.Egress, networkingv1.NetworkPolicyEgressRule{To: peers, Ports: portsHere((*p.Egress)[i].Ports)})
 			}
 		}
@@ -131,7 +134,7 @@ func (a *admission) namespaces(p *Pods) *metav1.LabelSelector {
 }
 
 // peers translates the peers of a rule.
-func (a *admission) peers(r *Rule) (out []networkingv1.NetworkPolicyPeer) {
+func (a *admission) peers(r *Rule, mappings []Mapping) (out []networkingv1.NetworkPolicyPeer) {
 	for i := range r.Pods {
 		if p := &r.Pods[i]; p.All || len(p.Namespaces) > 0 {
 			selector := a.own(&p.Selector)
@@ -142,7 +145,7 @@ func (a *admission) peers(r *Rule) (out []networkingv1.NetworkPolicyPeer) {
 	var blocks []networkingv1.IPBlock
 	for _, text := range r.Addresses {
 		if address, err := parseAddr(text); err == nil {
-			found, _ := translated(netip.PrefixFrom(address, address.BitLen()), nil, a.Mappings)
+			found, _ := translated(netip.PrefixFrom(address, address.BitLen()), nil, mappings)
 			whole = append(whole, found...)
 		}
 	}
@@ -151,7 +154,7 @@ func (a *admission) peers(r *Rule) (out []networkingv1.NetworkPolicyPeer) {
 		if err != nil {
 			continue
 		}
-		found, parts := translated(block, except, a.Mappings)
+		found, parts := translated(block, except, mappings)
 		whole, blocks = append(whole, found...), append(blocks, parts...)
 		if b := sameEverywhere(block, except, a.closed); b != nil {
 			blocks = append(blocks, *b)

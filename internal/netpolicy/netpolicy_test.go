@@ -394,3 +394,25 @@ func TestAPodIsUndecidedUntilItsPoliciesAreKnown(t *testing.T) {
 		t.Errorf("before the pod %q was wanted", wanted)
 	}
 }
+
+// A policy of a consumer lets pods in that reach its pods here directly. It does not let its pods out to what nobody but the
+// consumer says is a pod of its own.
+func TestSourcesMayComeInAndNotBeReached(t *testing.T) {
+	t.Parallel()
+	here := testHere()
+	here.Sources = []Mapping{{netip.MustParsePrefix("198.18.9.1/32"), netip.MustParsePrefix("10.243.0.9/32")}, {netip.MustParsePrefix("198.18.9.1/32"), netip.MustParsePrefix("10.243.0.0/24")}}
+	rule := []Rule{{Addresses: []string{"198.18.9.1"}}}
+	spec, _ := Admit(&Policy{Ingress: &rule, Egress: &rule}, here)
+	count := func(peers []networkingv1.NetworkPolicyPeer) (out []string) {
+		for _, p := range peers {
+			out = append(out, p.IPBlock.CIDR)
+		}
+		return out
+	}
+	if got := count(spec.Ingress[0].From); !slices.Equal(got, []string{"10.242.0.1/32", "10.243.0.9/32"}) {
+		t.Errorf("from %v", got)
+	}
+	if got := count(spec.Egress[0].To); !slices.Equal(got, []string{"10.242.0.1/32"}) {
+		t.Errorf("to %v", got)
+	}
+}

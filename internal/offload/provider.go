@@ -117,6 +117,9 @@ type Config struct {
 	// Changed is called, if set, when what a contract uses or exposes may have changed, with many
 	// pods many times a second. It must not block.
 	Changed func(contract string)
+	// Served is called, if set, when the result of Served may have changed for contracts of a peer because of its
+	// Services. It must not block.
+	Served func(peer peering.ClusterID)
 	// Workers is how many pods are reconciled at once. It defaults to 16.
 	Workers int
 	// Log is for what is not sent to consumers. Nil discards.

@@ -51,6 +51,7 @@ func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName
 		return nil
 	}
 	svc := byKey[corev1.Service](p.inv.services, key)
+	p.servedChanged(key.Namespace)
 	if svc == nil || svc.DeletionTimestamp != nil {
 		return nil
 	}

@@ -1014,6 +1014,12 @@ func testServices(t *testing.T, c *cluster) {
 	}
 	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.77")
 	eventually(t, "a pod's new address follows", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
+	if served, known := p.Served(id); !known || len(served) != 1 || !slices.Equal(served[name], []Served{{netip.MustParseAddr("10.200.0.77"), corev1.ProtocolTCP, 8080}}) {
+		t.Errorf("served are %v, known %v: want the pod here alone, on the port of its Service", served, known)
+	}
+	if served, known := p.Served("another"); !known || len(served) > 0 {
+		t.Errorf("another contract serves %v", served)
+	}
 	// Its own pods first, as long as one is ready.
 	say := func(in peering.ServiceObject) {
 		if b, err = json.Marshal(in); err != nil {

@@ -336,3 +336,12 @@ func Resources(list corev1.ResourceList) (peering.Resources, error) {
 	}
 	return peering.ParseResources(texts)
 }
+
+// EndOf returns when a contract is over: when it has drained.
+func EndOf(c *v1alpha1.Contract) metav1.Time {
+	at := metav1.NewTime(c.Spec.NotAfter.Add(peering.ExpiryGrace))
+	if drain := c.Status.DrainUntil; drain != nil && drain.Before(&at) {
+		at = *drain
+	}
+	return at.Rfc3339Copy()
+}

@@ -32,14 +32,8 @@ func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []Stat
 	if peer.Spec.Transit == nil {
 		return nil
 	}
-	find := func(id string) *v1alpha1.ForeignCluster {
-		if i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == id }); i >= 0 {
-			return &all[i]
-		}
-		return nil
-	}
 	for _, id := range sorted(peer.Spec.Transit.PassTo) {
-		s, third := State{Third: id}, find(id)
+		s, third := State{Third: id}, find(id, all)
 		if third != nil {
 			s.Name = third.Name
 		}
@@ -48,7 +42,7 @@ func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []Stat
 	}
 	for _, id := range sorted(peer.Spec.Transit.Through) {
 		s := State{Third: id, Through: true}
-		if third := find(id); third != nil {
+		if third := find(id, all); third != nil {
 			s.Name = third.Name
 		}
 		if n := peer.Status.Network; n == nil || !slices.ContainsFunc(n.Transit, func(t v1alpha1.TransitAddresses) bool { return t.ClusterID == id }) {
@@ -153,12 +147,17 @@ func Through(peer *v1alpha1.ForeignCluster) []string {
 	return sorted(peer.Spec.Transit.Through)
 }
 
-// Concerned returns the names of the peers that may exchange packets with a cluster through this one.
+// Concerned returns the names of the peers that may exchange packets with a cluster through this one, and of those
+// with which this one may do so through it, or with it through them.
 func Concerned(id string, all []v1alpha1.ForeignCluster) []string {
 	var out []string
 	for i := range all {
-		if t := all[i].Spec.Transit; t != nil && slices.Contains(t.PassTo, id) {
-			out = append(out, all[i].Name)
+		fc := &all[i]
+		if t := fc.Spec.Transit; t != nil && (slices.Contains(t.PassTo, id) || slices.Contains(t.Through, id)) ||
+			slices.ContainsFunc(all, func(home v1alpha1.ForeignCluster) bool {
+				return home.Spec.ClusterID == id && slices.Contains(Through(&home), fc.Spec.ClusterID)
+			}) {
+			out = append(out, fc.Name)
 		}
 	}
 	return out
@@ -214,7 +213,11 @@ func ToWire(list []v1alpha1.TransitAddresses) []peering.TransitAddresses {
 	for _, t := range list {
 		addrs := Addresses([]v1alpha1.TransitAddresses{t})
 		slices.SortFunc(addrs, netip.Addr.Compare)
-		out = append(out, peering.TransitAddresses{Cluster: peering.ClusterID(t.ClusterID), Addresses: slices.Compact(addrs)})
+		third := peering.TransitAddresses{Cluster: peering.ClusterID(t.ClusterID), Addresses: slices.Compact(addrs)}
+		for _, ns := range t.Namespaces {
+			third.Namespaces = append(third.Namespaces, peering.TransitNamespace{Name: ns.Name, Pods: Pods(ns)})
+		}
+		out = append(out, third)
 	}
 	return out
 }
@@ -229,6 +232,9 @@ func FromWire(list []peering.TransitAddresses) []v1alpha1.TransitAddresses {
 		third := v1alpha1.TransitAddresses{ClusterID: string(t.Cluster)}
 		for _, a := range t.Addresses {
 			third.Addresses = append(third.Addresses, a.String())
+		}
+		for _, ns := range t.Namespaces {
+			third.Namespaces = append(third.Namespaces, namespaceOf(ns.Name, ns.Pods))
 		}
 		out = append(out, third)
 	}

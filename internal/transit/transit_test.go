@@ -112,3 +112,15 @@ func TestOnlyAddressesOfClustersThatAreAcceptedAreKnown(t *testing.T) {
 		t.Errorf("got %v without consent", got)
 	}
 }
+
+func TestAChangeOfAPeerConcernsThoseItIsReachedWith(t *testing.T) {
+	t.Parallel()
+	a, b, c := cluster("a", nil, nil), cluster("b", nil, nil), cluster("c", nil, nil)
+	b.Spec.Transit.Through, c.Spec.Transit.PassTo = []string{"a-id"}, []string{"b-id"}
+	all := []v1alpha1.ForeignCluster{a, b, c}
+	for id, want := range map[string]string{"a-id": "[b]", "b-id": "[a c]", "c-id": "[]", "d-id": "[]"} {
+		if got := fmt.Sprint(Concerned(id, all)); got != want {
+			t.Errorf("%s concerns %s, want %s", id, got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -120,12 +121,16 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	}
 	m.Ipv4Addresses, m.Ipv6Addresses = addressesTo(n.Addresses)
 	for _, t := range n.Transit {
-		third := &ententev1.TransitAddresses{ClusterId: string(t.Cluster)}
-		third.Ipv4Addresses, third.Ipv6Addresses = addressesTo(t.Addresses)
-		m.Transit = append(m.Transit, third)
+		m.Transit = append(m.Transit, transitTo(t))
+	}
+	for _, t := range n.Opened {
+		m.Opened = append(m.Opened, transitTo(t))
 	}
 	for _, id := range n.Through {
 		m.Through = append(m.Through, string(id))
+	}
+	for _, id := range n.Direct {
+		m.Direct = append(m.Direct, string(id))
 	}
 	for _, b := range n.Blocks {
 		m.AliasBlocks = append(m.AliasBlocks, blockTo(b))
@@ -185,8 +190,10 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	keep(&err, &n.Addresses)(addressesFrom("state.network", m))
 	keep(&err, &n.Transit)(readAll("state.network.transit", m.GetTransit(), peering.MaxTransit, transitFrom))
 	keep(&err, &n.Through)(readAll("state.network.through", m.GetThrough(), peering.MaxTransit, clusterIDFrom))
+	keep(&err, &n.Direct)(readAll("state.network.direct", m.GetDirect(), peering.MaxTransit, clusterIDFrom))
+	keep(&err, &n.Opened)(readAll("state.network.opened", m.GetOpened(), peering.MaxTransit, transitFrom))
 	if err == nil {
-		err = checkTransit(n)
+		err = cmp.Or(checkThirds("state.network.transit", n.Addresses, n.Transit), checkDirect(n.Transit), checkThirds("state.network.opened", nil, n.Opened))
 	}
 	keep(&err, &n.Blocks)(readAll("state.network.alias_blocks", m.GetAliasBlocks(), peering.MaxBlocks, blockFrom))
 	if err == nil {
@@ -337,8 +344,61 @@ func transitFrom(field string, m *ententev1.TransitAddresses) (t peering.Transit
 	if t.Cluster, err = clusterIDFrom(field+".cluster_id", m.GetClusterId()); err != nil {
 		return t, err
 	}
-	t.Addresses, err = addressesFrom(field, m)
+	if t.Addresses, err = addressesFrom(field, m); err != nil {
+		return t, err
+	}
+	t.Namespaces, err = readAll(field+".namespaces", m.GetNamespaces(), peering.MaxDirectNamespaces, transitNamespaceFrom)
 	return t, err
+}
+
+func transitTo(t peering.TransitAddresses) *ententev1.TransitAddresses {
+	m := &ententev1.TransitAddresses{ClusterId: string(t.Cluster)}
+	m.Ipv4Addresses, m.Ipv6Addresses = addressesTo(t.Addresses)
+	for _, ns := range t.Namespaces {
+		var addrs, there []netip.Addr
+		for _, p := range ns.Pods {
+			addrs, there = append(addrs, p.Address), append(there, p.There)
+		}
+		n := &ententev1.TransitNamespace{Name: ns.Name}
+		n.Ipv4Addresses, n.Ipv6Addresses = addressesTo(addrs)
+		n.Ipv4PodAddresses, n.Ipv6PodAddresses = addressesTo(there)
+		m.Namespaces = append(m.Namespaces, n)
+	}
+	return m
+}
+
+// transitNamespaceFrom reads the pods of a namespace. Their own addresses are in no order.
+func transitNamespaceFrom(field string, m *ententev1.TransitNamespace) (ns peering.TransitNamespace, err error) {
+	ns.Name = m.GetName()
+	if err := checkLabel(field+".name", ns.Name); err != nil || ns.Name == "" {
+		return ns, invalid(field+".name", "want the name of a namespace")
+	}
+	addrs, err := addressesFrom(field, m)
+	if err != nil {
+		return ns, err
+	}
+	there := make([]netip.Addr, 0, len(addrs))
+	for _, list := range []struct {
+		field string
+		bytes []byte
+		size  int
+		own   []byte
+	}{{field + ".ipv4_pod_addresses", m.GetIpv4PodAddresses(), 4, m.GetIpv4Addresses()}, {field + ".ipv6_pod_addresses", m.GetIpv6PodAddresses(), 16, m.GetIpv6Addresses()}} {
+		if len(list.bytes) != len(list.own) {
+			return ns, invalid(list.field, "want one for each address")
+		}
+		for one := range slices.Chunk(list.bytes, list.size) {
+			a, _ := netip.AddrFromSlice(one)
+			if a.Is4In6() || a.IsUnspecified() {
+				return ns, invalid(list.field, "want addresses of pods")
+			}
+			there = append(there, a)
+		}
+	}
+	for i, a := range addrs {
+		ns.Pods = append(ns.Pods, peering.TransitPod{Address: a, There: there[i]})
+	}
+	return ns, nil
 }
 
 func clusterIDFrom(field, id string) (peering.ClusterID, error) {
@@ -349,26 +409,55 @@ func clusterIDFrom(field, id string) (peering.ClusterID, error) {
 	return out, nil
 }
 
-// checkTransit makes sure that each third cluster, and each address of all of them, is named once.
-func checkTransit(n *peering.Network) error {
+// checkThirds makes sure that each third cluster, and each address of all of them and of those that count with them,
+// is named once.
+func checkThirds(field string, counted []netip.Addr, thirds []peering.TransitAddresses) error {
 	seen, clusters := map[netip.Addr]bool{}, map[peering.ClusterID]bool{}
-	for _, a := range n.Addresses {
+	for _, a := range counted {
 		seen[a] = true
 	}
-	for i, t := range n.Transit {
+	for i, t := range thirds {
 		if clusters[t.Cluster] {
-			return invalid(index("state.network.transit", i)+".cluster_id", "appears twice")
+			return invalid(index(field, i)+".cluster_id", "appears twice")
 		}
 		clusters[t.Cluster] = true
 		for _, a := range t.Addresses {
 			if seen[a] {
-				return invalid(index("state.network.transit", i)+".addresses", "want each address once")
+				return invalid(index(field, i)+".addresses", "want each address once")
 			}
 			seen[a] = true
 		}
 	}
 	if len(seen) > peering.MaxAddresses {
-		return invalid("state.network.transit", "want at most %d addresses in all", peering.MaxAddresses)
+		return invalid(field, "want at most %d addresses in all", peering.MaxAddresses)
+	}
+	return nil
+}
+
+// checkDirect makes sure that the pods of namespaces are among the addresses of their cluster, each in one namespace.
+func checkDirect(thirds []peering.TransitAddresses) error {
+	count := 0
+	for i, t := range thirds {
+		field, free, names := index("state.network.transit", i)+".namespaces", map[netip.Addr]bool{}, map[string]bool{}
+		for _, a := range t.Addresses {
+			free[a] = true
+		}
+		for _, ns := range t.Namespaces {
+			if names[ns.Name] {
+				return invalid(field, "want each namespace once")
+			}
+			names[ns.Name] = true
+			for _, p := range ns.Pods {
+				if !free[p.Address] {
+					return invalid(field, "want addresses of the cluster, each in one namespace")
+				}
+				delete(free, p.Address)
+				count++
+			}
+		}
+	}
+	if count > peering.MaxDirect {
+		return invalid("state.network.transit", "want at most %d addresses in namespaces", peering.MaxDirect)
 	}
 	return nil
 }

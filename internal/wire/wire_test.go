@@ -47,7 +47,11 @@ func fullState() peering.PeerState {
 				{Alias: netip.MustParsePrefix("198.18.0.4/30"), Addresses: []netip.Addr{{}, netip.MustParseAddr("10.200.9.9"), {}, netip.MustParseAddr("10.200.0.1")}},
 				{Alias: netip.MustParsePrefix("fdd7:585b:e300::/128"), Addresses: []netip.Addr{netip.MustParseAddr("fd12::9")}},
 			},
-			Transit: []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("c", 32)), Addresses: []netip.Addr{netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("fdd7::1")}}},
+			Transit: []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("c", 32)), Addresses: []netip.Addr{netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("fdd7::1")}, Namespaces: []peering.TransitNamespace{
+				{Name: "shop", Pods: []peering.TransitPod{{Address: netip.MustParseAddr("198.18.7.1"), There: netip.MustParseAddr("10.200.0.9")}, {Address: netip.MustParseAddr("fdd7::1"), There: netip.MustParseAddr("fd12::9")}}},
+			}}},
+			Direct:  []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))},
+			Opened:  []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("e", 32)), Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.8"), netip.MustParseAddr("fd12::8")}}},
 			Through: []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))}, PresharedKeyShare: peering.PresharedKeyShare{9},
 			Rotation:        &peering.KeyRotation{Number: 7, NextKeyShare: peering.PresharedKeyShare{8}, NewestInstalled: 8, OldestInUse: 6},
 			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
@@ -142,7 +146,36 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"too many of third clusters": {func(s *ententev1.PeerState) {
 			s.Network.Transit[0].Ipv4Addresses, s.Network.Transit[0].Ipv6Addresses = ascending(4096), nil
 		}, "state.network.transit"},
-		"many third clusters":            {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
+		"many third clusters":              {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
+		"a namespace without a name":       {func(s *ententev1.PeerState) { s.Network.Transit[0].Namespaces[0].Name = "" }, "state.network.transit[0].namespaces[0].name"},
+		"a namespace whose name is a path": {func(s *ententev1.PeerState) { s.Network.Transit[0].Namespaces[0].Name = "../x" }, "state.network.transit[0].namespaces[0].name"},
+		"a namespace twice": {func(s *ententev1.PeerState) {
+			n := s.Network.Transit[0].Namespaces
+			s.Network.Transit[0].Namespaces = append(n, n[0])
+		}, "state.network.transit[0].namespaces"},
+		"an address of two namespaces": {func(s *ententev1.PeerState) {
+			n := proto.CloneOf(s.Network.Transit[0].Namespaces[0])
+			n.Name = "bank"
+			s.Network.Transit[0].Namespaces = append(s.Network.Transit[0].Namespaces, n)
+		}, "state.network.transit[0].namespaces"},
+		"a pod that is not of the cluster": {func(s *ententev1.PeerState) { s.Network.Transit[0].Namespaces[0].Ipv4Addresses = []byte{198, 18, 7, 2} }, "state.network.transit[0].namespaces"},
+		"a pod without its own address":    {func(s *ententev1.PeerState) { s.Network.Transit[0].Namespaces[0].Ipv4PodAddresses = nil }, "state.network.transit[0].namespaces[0].ipv4_pod_addresses"},
+		"a pod at no address":              {func(s *ententev1.PeerState) { s.Network.Transit[0].Namespaces[0].Ipv6PodAddresses = make([]byte, 16) }, "state.network.transit[0].namespaces[0].ipv6_pod_addresses"},
+		"many namespaces": {func(s *ententev1.PeerState) {
+			s.Network.Transit[0].Namespaces = make([]*ententev1.TransitNamespace, peering.MaxDirectNamespaces+1)
+		}, "state.network.transit[0].namespaces"},
+		"many pods to reach directly": {func(s *ententev1.PeerState) {
+			t := s.Network.Transit[0]
+			t.Ipv4Addresses, t.Ipv6Addresses = ascending(peering.MaxDirect+1), nil
+			t.Namespaces = []*ententev1.TransitNamespace{{Name: "shop", Ipv4Addresses: t.Ipv4Addresses, Ipv4PodAddresses: t.Ipv4Addresses}}
+		}, "state.network.transit"},
+		"direct to a malformed cluster ID": {func(s *ententev1.PeerState) { s.Network.Direct = []string{"x"} }, "state.network.direct[0]"},
+		"direct to too many":               {func(s *ententev1.PeerState) { s.Network.Direct = make([]string, 17) }, "state.network.direct"},
+		"opened for a cluster twice":       {func(s *ententev1.PeerState) { s.Network.Opened = append(s.Network.Opened, s.Network.Opened[0]) }, "state.network.opened[1].cluster_id"},
+		"opened for too many":              {func(s *ententev1.PeerState) { s.Network.Opened = make([]*ententev1.TransitAddresses, 17) }, "state.network.opened"},
+		"an address opened for two clusters": {func(s *ententev1.PeerState) {
+			s.Network.Opened = append(s.Network.Opened, &ententev1.TransitAddresses{ClusterId: strings.Repeat("f", 32), Ipv4Addresses: []byte{10, 200, 0, 8}})
+		}, "state.network.opened[1].addresses"},
 		"through a malformed cluster ID": {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
 		"through too many":               {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
 		"an address twice":               {func(s *ententev1.PeerState) { s.Network.Ipv4Addresses = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.ipv4_addresses"},

@@ -1086,7 +1086,14 @@ type Network struct {
 	Transit []*TransitAddresses `protobuf:"bytes,23,rep,name=transit,proto3" json:"transit,omitempty"`
 	// The IDs of the clusters that the sender agrees to reach, and to be reached by, through the
 	// receiver.
-	Through       []string `protobuf:"bytes,24,rep,name=through,proto3" json:"through,omitempty"`
+	Through []string `protobuf:"bytes,24,rep,name=through,proto3" json:"through,omitempty"`
+	// Those clusters of through with which the sender peers itself, so that its pods of the
+	// receiver may reach pods there directly.
+	Direct []string `protobuf:"bytes,25,rep,name=direct,proto3" json:"direct,omitempty"`
+	// Addresses of the sender's pods, as it uses them itself, that it runs for other clusters and
+	// that the receiver's pods of the same clusters reach directly now. cluster_id is that of
+	// the pods' home. The limit is 4096 addresses in all.
+	Opened        []*TransitAddresses `protobuf:"bytes,26,rep,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1212,6 +1219,20 @@ func (x *Network) GetThrough() []string {
 	return nil
 }
 
+func (x *Network) GetDirect() []string {
+	if x != nil {
+		return x.Direct
+	}
+	return nil
+}
+
+func (x *Network) GetOpened() []*TransitAddresses {
+	if x != nil {
+		return x.Opened
+	}
+	return nil
+}
+
 // TransitAddresses are addresses of one third cluster.
 type TransitAddresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1221,6 +1242,10 @@ type TransitAddresses struct {
 	Ipv4Addresses []byte `protobuf:"bytes,2,opt,name=ipv4_addresses,json=ipv4Addresses,proto3" json:"ipv4_addresses,omitempty"`
 	// IPv6 addresses, 16 bytes each, ascending.
 	Ipv6Addresses []byte `protobuf:"bytes,3,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
+	// Where those of the addresses are that may be reached directly, by their namespace. Only in
+	// Network.transit, and only if both the receiver and the third cluster announce each other in
+	// Network.direct.
+	Namespaces    []*TransitNamespace `protobuf:"bytes,4,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1276,6 +1301,95 @@ func (x *TransitAddresses) GetIpv6Addresses() []byte {
 	return nil
 }
 
+func (x *TransitAddresses) GetNamespaces() []*TransitNamespace {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+// TransitNamespace has all pods of one of the sender's namespaces in one third cluster.
+type TransitNamespace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace's name at the sender.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Those of the IPv4 addresses, 4 bytes each, ascending. At most 1024 addresses of both families
+	// in all namespaces of all third clusters together.
+	Ipv4Addresses []byte `protobuf:"bytes,2,opt,name=ipv4_addresses,json=ipv4Addresses,proto3" json:"ipv4_addresses,omitempty"`
+	// For each of them, the address that the pod has in the third cluster, in the same order.
+	Ipv4PodAddresses []byte `protobuf:"bytes,3,opt,name=ipv4_pod_addresses,json=ipv4PodAddresses,proto3" json:"ipv4_pod_addresses,omitempty"`
+	// The same for IPv6, 16 bytes each.
+	Ipv6Addresses    []byte `protobuf:"bytes,4,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
+	Ipv6PodAddresses []byte `protobuf:"bytes,5,opt,name=ipv6_pod_addresses,json=ipv6PodAddresses,proto3" json:"ipv6_pod_addresses,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TransitNamespace) Reset() {
+	*x = TransitNamespace{}
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransitNamespace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransitNamespace) ProtoMessage() {}
+
+func (x *TransitNamespace) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransitNamespace.ProtoReflect.Descriptor instead.
+func (*TransitNamespace) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TransitNamespace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TransitNamespace) GetIpv4Addresses() []byte {
+	if x != nil {
+		return x.Ipv4Addresses
+	}
+	return nil
+}
+
+func (x *TransitNamespace) GetIpv4PodAddresses() []byte {
+	if x != nil {
+		return x.Ipv4PodAddresses
+	}
+	return nil
+}
+
+func (x *TransitNamespace) GetIpv6Addresses() []byte {
+	if x != nil {
+		return x.Ipv6Addresses
+	}
+	return nil
+}
+
+func (x *TransitNamespace) GetIpv6PodAddresses() []byte {
+	if x != nil {
+		return x.Ipv6PodAddresses
+	}
+	return nil
+}
+
 // Observation is the address at which a gateway of another cluster is seen.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1289,7 +1403,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1415,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1428,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Observation) GetPublicKey() []byte {
@@ -1353,7 +1467,7 @@ type KeyRotation struct {
 
 func (x *KeyRotation) Reset() {
 	*x = KeyRotation{}
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1479,7 @@ func (x *KeyRotation) String() string {
 func (*KeyRotation) ProtoMessage() {}
 
 func (x *KeyRotation) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1492,7 @@ func (x *KeyRotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRotation.ProtoReflect.Descriptor instead.
 func (*KeyRotation) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KeyRotation) GetNumber() uint64 {
@@ -1423,7 +1537,7 @@ type AliasBlock struct {
 
 func (x *AliasBlock) Reset() {
 	*x = AliasBlock{}
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1549,7 @@ func (x *AliasBlock) String() string {
 func (*AliasBlock) ProtoMessage() {}
 
 func (x *AliasBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1562,7 @@ func (x *AliasBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AliasBlock.ProtoReflect.Descriptor instead.
 func (*AliasBlock) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AliasBlock) GetAlias() string {
@@ -1496,7 +1610,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[21]
+	mi := &file_entente_v1_peering_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1622,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[21]
+	mi := &file_entente_v1_peering_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1635,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Gateway) GetName() string {
@@ -1593,7 +1707,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[22]
+	mi := &file_entente_v1_peering_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1719,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[22]
+	mi := &file_entente_v1_peering_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1732,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -1709,7 +1823,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xde\x05\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xc7\x06\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1724,12 +1838,23 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x0eipv6_addresses\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\ripv6Addresses\x12D\n" +
 	"\falias_blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\valiasBlocks\x12@\n" +
 	"\atransit\x18\x17 \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\atransit\x12)\n" +
-	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\"\x9f\x01\n" +
+	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\x12'\n" +
+	"\x06direct\x18\x19 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\x06direct\x12>\n" +
+	"\x06opened\x18\x1a \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\x06opened\"\xe7\x01\n" +
 	"\x10TransitAddresses\x12'\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01 R\tclusterId\x120\n" +
 	"\x0eipv4_addresses\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\ripv4Addresses\x120\n" +
-	"\x0eipv6_addresses\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\ripv6Addresses\"\\\n" +
+	"\x0eipv6_addresses\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\ripv6Addresses\x12F\n" +
+	"\n" +
+	"namespaces\x18\x04 \x03(\v2\x1c.entente.v1.TransitNamespaceB\b\xbaH\x05\x92\x01\x02\x10@R\n" +
+	"namespaces\"\x85\x02\n" +
+	"\x10TransitNamespace\x12\x1d\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12/\n" +
+	"\x0eipv4_addresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80 R\ripv4Addresses\x126\n" +
+	"\x12ipv4_pod_addresses\x18\x03 \x01(\fB\b\xbaH\x05z\x03\x18\x80 R\x10ipv4PodAddresses\x120\n" +
+	"\x0eipv6_addresses\x18\x04 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\ripv6Addresses\x127\n" +
+	"\x12ipv6_pod_addresses\x18\x05 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\x10ipv6PodAddresses\"\\\n" +
 	"\vObservation\x12&\n" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12%\n" +
@@ -1785,7 +1910,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(PeerState_Offering)(0),           // 0: entente.v1.PeerState.Offering
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
@@ -1807,62 +1932,65 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*ContractState)(nil),             // 17: entente.v1.ContractState
 	(*Network)(nil),                   // 18: entente.v1.Network
 	(*TransitAddresses)(nil),          // 19: entente.v1.TransitAddresses
-	(*Observation)(nil),               // 20: entente.v1.Observation
-	(*KeyRotation)(nil),               // 21: entente.v1.KeyRotation
-	(*AliasBlock)(nil),                // 22: entente.v1.AliasBlock
-	(*Gateway)(nil),                   // 23: entente.v1.Gateway
-	(*Alias)(nil),                     // 24: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 25: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 26: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 27: entente.v1.Envelope
-	(*Offer)(nil),                     // 28: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
+	(*TransitNamespace)(nil),          // 20: entente.v1.TransitNamespace
+	(*Observation)(nil),               // 21: entente.v1.Observation
+	(*KeyRotation)(nil),               // 22: entente.v1.KeyRotation
+	(*AliasBlock)(nil),                // 23: entente.v1.AliasBlock
+	(*Gateway)(nil),                   // 24: entente.v1.Gateway
+	(*Alias)(nil),                     // 25: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 26: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 27: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 28: entente.v1.Envelope
+	(*Offer)(nil),                     // 29: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	25, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	26, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	27, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	27, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	27, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	28, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	27, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	29, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	26, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	27, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	28, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	28, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	28, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	29, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	28, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	30, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	29, // 10: entente.v1.PeerState.send_time:type_name -> google.protobuf.Timestamp
+	30, // 10: entente.v1.PeerState.send_time:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.offering:type_name -> entente.v1.PeerState.Offering
-	30, // 14: entente.v1.PeerState.heartbeat_timeout:type_name -> google.protobuf.Duration
+	31, // 14: entente.v1.PeerState.heartbeat_timeout:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	29, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	23, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	24, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	23, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
-	21, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
-	20, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
-	22, // 22: entente.v1.Network.alias_blocks:type_name -> entente.v1.AliasBlock
+	30, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	24, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	25, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	24, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	22, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
+	21, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
+	23, // 22: entente.v1.Network.alias_blocks:type_name -> entente.v1.AliasBlock
 	19, // 23: entente.v1.Network.transit:type_name -> entente.v1.TransitAddresses
-	2,  // 24: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 25: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 26: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 27: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 28: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 29: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 30: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 31: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 32: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 33: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 34: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 35: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 36: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 37: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	31, // [31:38] is the sub-list for method output_type
-	24, // [24:31] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	19, // 24: entente.v1.Network.opened:type_name -> entente.v1.TransitAddresses
+	20, // 25: entente.v1.TransitAddresses.namespaces:type_name -> entente.v1.TransitNamespace
+	2,  // 26: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 27: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 28: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 29: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 30: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 31: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 32: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 33: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 34: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 35: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 36: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 37: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 38: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 39: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1877,7 +2005,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

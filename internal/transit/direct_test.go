@@ -1,0 +1,179 @@
+package transit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+var addr = netip.MustParseAddr //nolint:gochecknoglobals // a shorter name for tests
+
+func TestPodsAreNamedToBothEndsIfTheySayThatTheyPeer(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		change func(a, c *v1alpha1.ForeignCluster)
+		want   int
+	}{
+		"both say so":                {func(_, _ *v1alpha1.ForeignCluster) {}, 1},
+		"the peer does not":          {func(a, _ *v1alpha1.ForeignCluster) { a.Status.Network.Direct = nil }, 0},
+		"the third does not":         {func(_, c *v1alpha1.ForeignCluster) { c.Status.Network.Direct = nil }, 0},
+		"the third says so of other": {func(_, c *v1alpha1.ForeignCluster) { c.Status.Network.Direct = []string{"x"} }, 0},
+		"one does not agree":         {func(_, c *v1alpha1.ForeignCluster) { c.Status.Network.Through = nil }, 0},
+		"this cluster does not":      {func(a, _ *v1alpha1.ForeignCluster) { a.Spec.Transit = nil }, 0},
+	} {
+		a, c := cluster("a", []string{"c-id"}, []string{"c-id"}), cluster("c", []string{"a-id"}, []string{"a-id"})
+		a.Status.Network.Direct, c.Status.Network.Direct = []string{"c-id"}, []string{"a-id"}
+		tc.change(&a, &c)
+		if got := AgreedDirect(&a, []v1alpha1.ForeignCluster{a, c}); len(got) != tc.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
+func TestAnEndSaysWithWhomItPeersAndOpensWithConsentOnly(t *testing.T) {
+	t.Parallel()
+	world := func() (home, third v1alpha1.ForeignCluster) {
+		home, third = cluster("b", nil, nil), cluster("c", nil, nil)
+		home.Spec.Transit.Through = []string{"c-id", "unknown"}
+		home.Status.Network.Transit = []v1alpha1.TransitAddresses{{ClusterID: "c-id", Addresses: []string{"10.0.0.1"}, Namespaces: []v1alpha1.TransitNamespace{
+			{Name: "shop", Addresses: []string{"10.0.0.1", "x"}, PodAddresses: []string{"10.9.0.1", "10.9.0.2"}},
+		}}}
+		return home, third
+	}
+	for what, tc := range map[string]struct {
+		change        func(home, third *v1alpha1.ForeignCluster)
+		direct, opens bool
+	}{
+		"it agrees and peers":          {func(_, _ *v1alpha1.ForeignCluster) {}, true, true},
+		"it does not agree":            {func(home, _ *v1alpha1.ForeignCluster) { home.Spec.Transit = nil }, false, false},
+		"the third is not trusted":     {func(_, third *v1alpha1.ForeignCluster) { third.Spec.TrustBundle = "" }, false, false},
+		"the third wants no tunnel":    {func(_, third *v1alpha1.ForeignCluster) { third.Status.Network = nil }, false, true},
+		"the home is denied":           {func(home, _ *v1alpha1.ForeignCluster) { home.Spec.Decision = v1alpha1.DecisionDenied }, true, false},
+		"the home names no pods there": {func(home, _ *v1alpha1.ForeignCluster) { home.Status.Network.Transit[0].Namespaces = nil }, true, false},
+		"the home names no network":    {func(home, _ *v1alpha1.ForeignCluster) { home.Status.Network = nil }, true, false},
+	} {
+		home, third := world()
+		tc.change(&home, &third)
+		all := []v1alpha1.ForeignCluster{home, third}
+		if got := Direct(&home, all); (len(got) == 1 && got[0] == "c-id") != tc.direct {
+			t.Errorf("%s: direct %v", what, got)
+		}
+		if got := Homes(&third, all); (len(got) == 1 && got[0].Name == "b") != tc.opens {
+			t.Errorf("%s: opens for %d", what, len(got))
+		}
+	}
+	home, _ := world()
+	if got := Places(&home); len(got) != 1 || got[addr("10.0.0.1")] != (Place{"c-id", addr("10.9.0.1")}) {
+		t.Errorf("places %v", got)
+	}
+	home.Spec.Transit.Through = []string{"d-id"}
+	if got := Places(&home); len(got) != 0 {
+		t.Errorf("places %v without consent", got)
+	}
+}
+
+// Of random pods each namespace is named as a whole or not at all, within the limits, and only by addresses that are
+// listed, each once.
+func TestEachNamespaceIsNamedAsAWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 40 {
+		by, pods := map[string][]netip.Addr{}, map[string]map[string][]peering.TransitPod{}
+		for third := range 1 + r.IntN(3) {
+			id, next := fmt.Sprint("id-", third), netip.AddrFrom4([4]byte{10, byte(third)})
+			pods[id] = map[string][]peering.TransitPod{}
+			for ns := range r.IntN(80) {
+				name := fmt.Sprint("ns-", ns)
+				for range r.IntN(40) {
+					next = next.Next()
+					p := peering.TransitPod{Address: next, There: next}
+					if r.IntN(200) == 0 {
+						p.There = netip.Addr{} // not known
+					}
+					pods[id][name] = append(pods[id][name], p)
+					by[id] = append(by[id], next)
+				}
+			}
+		}
+		list, _ := List(by, 1+r.IntN(3000))
+		AddNamespaces(list, pods)
+		count, seen := 0, map[string]bool{}
+		for _, third := range list {
+			if len(third.Namespaces) > peering.MaxDirectNamespaces {
+				t.Fatalf("%d namespaces", len(third.Namespaces))
+			}
+			for _, ns := range third.Namespaces {
+				if len(ns.Addresses) != len(pods[third.ClusterID][ns.Name]) || len(ns.Addresses) != len(ns.PodAddresses) {
+					t.Fatalf("%s has %d of %d pods", ns.Name, len(ns.Addresses), len(pods[third.ClusterID][ns.Name]))
+				}
+				for _, a := range ns.Addresses {
+					if seen[a] || !slices.Contains(third.Addresses, a) {
+						t.Fatalf("%s is named twice or not listed", a)
+					}
+					seen[a] = true
+					count++
+				}
+			}
+		}
+		if count > peering.MaxDirect {
+			t.Fatalf("%d pods are named", count)
+		}
+		if back := FromWire(ToWire(list)); fmt.Sprint(back) != fmt.Sprint(list) {
+			t.Fatalf("%v crosses as %v", list, back)
+		}
+	}
+}
+
+func TestAFamilyOpensOnlyIfAllPodsHaveAnAddressHere(t *testing.T) {
+	t.Parallel()
+	ns := v1alpha1.TransitNamespace{Name: "shop", Addresses: []string{"10.0.0.1", "10.0.0.2", "fd00::1"}, PodAddresses: []string{"10.9.0.1", "10.8.0.1", "fd09::1"}}
+	known := func(prefixes ...string) func(netip.Addr) (netip.Addr, bool) {
+		return func(a netip.Addr) (netip.Addr, bool) {
+			return a, slices.ContainsFunc(prefixes, func(p string) bool { return netip.MustParsePrefix(p).Contains(a) })
+		}
+	}
+	for want, in := range map[string][]string{
+		"map[false:[fd09::1]]":          {"10.9.0.0/16", "fd09::/64"},
+		"map[true:[10.9.0.1 10.8.0.1]]": {"10.0.0.0/8"},
+		"map[]":                         nil,
+		"map[false:[fd09::1] true:[10.9.0.1 10.8.0.1]]": {"10.0.0.0/8", "fd09::/64"},
+	} {
+		if got := fmt.Sprint(Sources(ns, known(in...))); got != want {
+			t.Errorf("with %v: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestOnlyWhatIsOpenForPodsOfOthersIsSaidToBeOpen(t *testing.T) {
+	t.Parallel()
+	to := func(addrs ...string) []v1alpha1.Destination { return []v1alpha1.Destination{{Addresses: addrs}} }
+	got := Opened([]v1alpha1.Exposure{
+		{Contract: "c", Namespace: "shop", To: to("10.0.0.9")},
+		{Contract: "d", Namespace: "shop", HomePeerID: "b", To: to("10.0.0.2", "10.0.0.1", "x")},
+		{Contract: "d", Namespace: "bank", HomePeerID: "b", To: to("10.0.0.2")},
+		{Contract: "e", Namespace: "shop", HomePeerID: "f", To: to("10.0.0.1", "10.0.0.3")},
+	})
+	if want := "[{b [10.0.0.1 10.0.0.2] []} {f [10.0.0.3] []}]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+func TestAPathPassesOnlyWhileItsConditionSaysSo(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: true, metav1.ConditionFalse: false, metav1.ConditionUnknown: false, "": false} {
+		fc := cluster("c", nil, nil)
+		if status != "" {
+			fc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionNetwork, Status: status}}
+		}
+		if Passes(&fc) != want {
+			t.Errorf("condition %q: passes %v", status, !want)
+		}
+	}
+}
