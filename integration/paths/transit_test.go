@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -37,8 +38,8 @@ type abroad struct {
 }
 
 // TestPodsAtTwoProvidersReachEachOtherThroughTheirHome has rome run pods of a namespace in milan and in
-// oslo. They reach each other through rome only while all three clusters say so, whether milan and oslo
-// peer or not; what these two run of each other is reached directly.
+// oslo. They reach each other only while all three clusters say so: through rome, and directly once milan and
+// oslo peer.
 func TestPodsAtTwoProvidersReachEachOtherThroughTheirHome(t *testing.T) {
 	only.Matrix(t, "four minutes; package tunnel has packets pass through a third cluster, and internal/controller what all three say")
 	ctx, w := onStage(t)
@@ -57,7 +58,7 @@ func TestPodsAtTwoProvidersReachEachOtherThroughTheirHome(t *testing.T) {
 	for _, side := range w.Sides() {
 		t.Run(side.Name+" takes its word back", func(t *testing.T) { w.endsAndComesBack(ctx, t, a, c, side) })
 	}
-	t.Run("the two providers peer", func(t *testing.T) { w.thePeersPeer(ctx, t, a, c) })
+	t.Run("the two providers peer", func(t *testing.T) { w.thePeersPeer(ctx, t, a, c, stranger) })
 }
 
 // runs has a cluster run a pod in another one, whose Service opens the ports of the web server and of the echo
@@ -327,47 +328,103 @@ func echoes(conn net.Conn) error {
 	return nil
 }
 
-// thePeersPeer makes milan and oslo peer. Rome's pods keep reaching each other through rome, while
-// it agrees; milan's pods reach those that it runs in oslo directly, also while rome is cut off.
-func (w *world) thePeersPeer(ctx context.Context, t *testing.T, a, c abroad) {
+// thePeersPeer makes milan and oslo peer. From then on rome's pods reach each other directly, also while rome is cut
+// off, and what is open is the same; connections that began through rome go on through it. When
+// the path between milan and oslo is lost, or one takes its word back, it is as before they peered.
+func (w *world) thePeersPeer(ctx context.Context, t *testing.T, a, c, stranger abroad) {
+	through, err := a.names(ctx, c)
+	e2e.OK(t, err)
+	old, err := w.milan.DialFromPod(ctx, a.twin.Status.PodIP, "tcp", net.JoinHostPort(through[0], fmt.Sprint(e2e.EchoPort)))
+	e2e.OK(t, err)
+	defer func() { _ = old.Close() }()
+	e2e.OK(t, echoes(old))
+	begin := time.Now()
 	e2e.OK(t, w.uses(ctx, w.milan, w.oslo))
+	e2e.OK(t, w.leadsDirectly(ctx, a, c, true))
+	e2e.OK(t, w.leadsDirectly(ctx, c, a, true))
+	t.Logf("their Services lead there directly %s after milan began to peer with oslo", time.Since(begin).Round(100*time.Millisecond))
 	e2e.OK(t, w.reaches(ctx, a, c))
 	e2e.OK(t, w.reaches(ctx, c, a))
-	e2e.OK(t, w.milan.CreateNamespace(ctx, dock))
-	t.Cleanup(func() {
-		after := context.WithoutCancel(ctx)
-		_, err := w.milan.Kubectl(after, "delete", "namespace", dock, "--ignore-not-found", "--timeout=2m")
-		e2e.OK(t, err)
-	})
-	_, err := w.milan.Entente(ctx, "offload", "namespace", dock)
-	e2e.OK(t, err)
-	far := w.runs(ctx, t, dock, "far", w.milan, w.oslo)
-	near, nearService := e2e.Web(dock, "near", 1, e2e.AtHome)
-	e2e.OK(t, w.milan.Create(ctx, near, nearService))
-	nears, err := w.milan.PodsReady(ctx, e2e.Scheduled, dock, near.Labels, 1)
-	e2e.OK(t, err)
-	farPods, err := w.milan.PodsReady(ctx, e2e.Scheduled, dock, map[string]string{"app": far.service}, 1)
-	e2e.OK(t, err)
-	direct := func() error {
-		return w.milan.ReachesAll(ctx, e2e.Soon, dock, nears[0].Name, fmt.Sprintf("http://far:%d/name", e2e.WebPort), farPods)
-	}
-	e2e.OK(t, direct())
+	e2e.OK(t, echoes(old))
+	t.Run("opens nothing else", func(t *testing.T) { w.opensNothingElse(ctx, t, a, c, stranger) })
+	t.Run("without their home", func(t *testing.T) { w.withoutHome(ctx, t, a, c, through) })
+	t.Run("without the direct path", func(t *testing.T) { w.withoutPath(ctx, t, a, c) })
 
-	names, err := a.names(ctx, c)
+	direct, err := a.names(ctx, c)
 	e2e.OK(t, err)
+	e2e.OK(t, echoes(old))
+	_, err = w.milan.Entente(ctx, "unpeer", w.oslo.Name, "--now", "--yes")
+	e2e.OK(t, err)
+	e2e.OK(t, w.leadsDirectly(ctx, a, c, false))
+	e2e.OK(t, w.leadsDirectly(ctx, c, a, false))
+	e2e.OK(t, w.reaches(ctx, a, c))
+	e2e.OK(t, w.reaches(ctx, c, a))
+	e2e.OK(t, w.through(ctx, w.oslo, w.milan, false))
+	e2e.OK(t, w.closed(ctx, a, c, slices.Concat(direct, through)...))
+	e2e.OK(t, w.closed(ctx, c, a))
+}
+
+// leadsDirectly waits until the Service of a pod leads to it, at the provider of another one, in the tunnel between the
+// two providers, or through their home.
+func (w *world) leadsDirectly(ctx context.Context, a, other abroad, want bool) error {
+	what := fmt.Sprintf("Service %s to lead directly to %s in %s: %v", other.service, other.side.Name, a.side.Name, want)
+	return w.Until(ctx, e2e.Restarted, what, func(ctx context.Context) (string, error) {
+		names, err := a.names(ctx, other)
+		if err != nil {
+			return "", err
+		}
+		fc, err := a.side.Knows(ctx, other.side)
+		if err != nil {
+			return "", err
+		}
+		direct := 0
+		for _, name := range names {
+			host := netip.MustParseAddr(name)
+			for _, known := range fc.Status.Aliases {
+				if p, err := netip.ParsePrefix(known.Alias); err == nil && p.Contains(host) {
+					direct++
+				}
+			}
+		}
+		if len(names) != 2 || want && direct != 2 || !want && direct != 0 {
+			return fmt.Sprintf("it leads to %v, %d of them direct", names, direct), nil
+		}
+		return "", nil
+	})
+}
+
+// withoutHome cuts rome off: its pods keep reaching each other directly, and no longer through it.
+func (w *world) withoutHome(ctx context.Context, t *testing.T, a, c abroad, through []string) {
 	for _, other := range []*e2e.Side{w.milan, w.oslo} {
 		_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "cut", A: w.rome.Plan.Name, B: other.Plan.Name})
 		e2e.OK(t, err)
 	}
-	e2e.OK(t, direct())
-	for _, host := range slices.Concat(names, []string{c.service}) {
+	t.Cleanup(func() { e2e.OK(t, w.Heal(context.WithoutCancel(ctx))) })
+	e2e.OK(t, w.reaches(ctx, a, c))
+	e2e.OK(t, w.reaches(ctx, c, a))
+	for _, host := range through {
 		if answer, err := a.asks(ctx, fmt.Sprintf("http://%s/name", net.JoinHostPort(host, fmt.Sprint(e2e.WebPort)))); err == nil {
 			t.Errorf("while rome is cut off its pod in milan is answered at %s: %q", host, answer)
 		}
 	}
-	e2e.OK(t, w.Heal(ctx))
+	time.Sleep(shut) // it is noticed that rome is away
+	e2e.OK(t, w.leadsDirectly(ctx, a, c, true))
 	e2e.OK(t, w.reaches(ctx, a, c))
-	e2e.OK(t, w.passTo(ctx, w.oslo, w.milan, false))
-	e2e.OK(t, w.closed(ctx, a, c, names...))
-	e2e.OK(t, direct())
+}
+
+// withoutPath cuts the path between milan and oslo: rome's pods reach each other through rome until it is back.
+func (w *world) withoutPath(ctx context.Context, t *testing.T, a, c abroad) {
+	e2e.OK(t, w.reaches(ctx, a, c))
+	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "cut", A: w.milan.Plan.Name, B: w.oslo.Plan.Name})
+	e2e.OK(t, err)
+	t.Cleanup(func() { e2e.OK(t, w.Heal(context.WithoutCancel(ctx))) })
+	begin := time.Now()
+	e2e.OK(t, w.leadsDirectly(ctx, a, c, false))
+	e2e.OK(t, w.leadsDirectly(ctx, c, a, false))
+	t.Logf("their Services lead through rome %s after the path between milan and oslo was cut", time.Since(begin).Round(100*time.Millisecond))
+	e2e.OK(t, w.reaches(ctx, a, c))
+	e2e.OK(t, w.reaches(ctx, c, a))
+	e2e.OK(t, w.Heal(ctx))
+	e2e.OK(t, w.leadsDirectly(ctx, a, c, true))
+	e2e.OK(t, w.reaches(ctx, a, c))
 }
