@@ -135,7 +135,7 @@ func Opened(open []v1alpha1.Exposure) []peering.TransitAddresses {
 			}
 		}
 	}
-	list, _ := List(by, peering.MaxAddresses)
+	list, _ := List(by, peering.MaxDirect)
 	return ToWire(list)
 }
 

@@ -191,9 +191,12 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	keep(&err, &n.Transit)(readAll("state.network.transit", m.GetTransit(), peering.MaxTransit, transitFrom))
 	keep(&err, &n.Through)(readAll("state.network.through", m.GetThrough(), peering.MaxTransit, clusterIDFrom))
 	keep(&err, &n.Direct)(readAll("state.network.direct", m.GetDirect(), peering.MaxTransit, clusterIDFrom))
-	keep(&err, &n.Opened)(readAll("state.network.opened", m.GetOpened(), peering.MaxTransit, transitFrom))
+	keep(&err, &n.Opened)(readAll("state.network.opened", m.GetOpened(), peering.MaxTransit, openedFrom))
 	if err == nil {
-		err = cmp.Or(checkThirds("state.network.transit", n.Addresses, n.Transit), checkDirect(n.Transit), checkThirds("state.network.opened", nil, n.Opened))
+		err = cmp.Or(
+			checkThirds("state.network.transit", peering.MaxAddresses, n.Addresses, n.Transit), checkDirect(n.Transit),
+			checkThirds("state.network.opened", peering.MaxDirect, nil, n.Opened),
+		)
 	}
 	keep(&err, &n.Blocks)(readAll("state.network.alias_blocks", m.GetAliasBlocks(), peering.MaxBlocks, blockFrom))
 	if err == nil {
@@ -351,6 +354,14 @@ func transitFrom(field string, m *ententev1.TransitAddresses) (t peering.Transit
 	return t, err
 }
 
+// openedFrom reads addresses of the sender's own, which are in no namespaces.
+func openedFrom(field string, m *ententev1.TransitAddresses) (peering.TransitAddresses, error) {
+	if len(m.GetNamespaces()) > 0 {
+		return peering.TransitAddresses{}, invalid(field+".namespaces", "want none")
+	}
+	return transitFrom(field, m)
+}
+
 func transitTo(t peering.TransitAddresses) *ententev1.TransitAddresses {
 	m := &ententev1.TransitAddresses{ClusterId: string(t.Cluster)}
 	m.Ipv4Addresses, m.Ipv6Addresses = addressesTo(t.Addresses)
@@ -411,7 +422,7 @@ func clusterIDFrom(field, id string) (peering.ClusterID, error) {
 
 // checkThirds makes sure that each third cluster, and each address of all of them and of those that count with them,
 // is named once.
-func checkThirds(field string, counted []netip.Addr, thirds []peering.TransitAddresses) error {
+func checkThirds(field string, most int, counted []netip.Addr, thirds []peering.TransitAddresses) error {
 	seen, clusters := map[netip.Addr]bool{}, map[peering.ClusterID]bool{}
 	for _, a := range counted {
 		seen[a] = true
@@ -428,8 +439,8 @@ func checkThirds(field string, counted []netip.Addr, thirds []peering.TransitAdd
 			seen[a] = true
 		}
 	}
-	if len(seen) > peering.MaxAddresses {
-		return invalid(field, "want at most %d addresses in all", peering.MaxAddresses)
+	if len(seen) > most {
+		return invalid(field, "want at most %d addresses in all", most)
 	}
 	return nil
 }

@@ -173,6 +173,10 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"direct to too many":               {func(s *ententev1.PeerState) { s.Network.Direct = make([]string, 17) }, "state.network.direct"},
 		"opened for a cluster twice":       {func(s *ententev1.PeerState) { s.Network.Opened = append(s.Network.Opened, s.Network.Opened[0]) }, "state.network.opened[1].cluster_id"},
 		"opened for too many":              {func(s *ententev1.PeerState) { s.Network.Opened = make([]*ententev1.TransitAddresses, 17) }, "state.network.opened"},
+		"opened with namespaces":           {func(s *ententev1.PeerState) { s.Network.Opened[0].Namespaces = s.Network.Transit[0].Namespaces }, "state.network.opened[0].namespaces"},
+		"opened too much": {func(s *ententev1.PeerState) {
+			s.Network.Opened[0].Ipv4Addresses, s.Network.Opened[0].Ipv6Addresses = ascending(peering.MaxDirect+1), nil
+		}, "state.network.opened"},
 		"an address opened for two clusters": {func(s *ententev1.PeerState) {
 			s.Network.Opened = append(s.Network.Opened, &ententev1.TransitAddresses{ClusterId: strings.Repeat("f", 32), Ipv4Addresses: []byte{10, 200, 0, 8}})
 		}, "state.network.opened[1].addresses"},

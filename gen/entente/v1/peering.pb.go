@@ -1092,7 +1092,7 @@ type Network struct {
 	Direct []string `protobuf:"bytes,25,rep,name=direct,proto3" json:"direct,omitempty"`
 	// Addresses of the sender's pods, as it uses them itself, that it runs for other clusters and
 	// that the receiver's pods of the same clusters reach directly now. cluster_id is that of
-	// the pods' home. The limit is 4096 addresses in all.
+	// the pods' home, and has no namespaces. The limit is 1024 addresses in all.
 	Opened        []*TransitAddresses `protobuf:"bytes,26,rep,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
