@@ -298,21 +298,21 @@ func TestWorkersApartFollowTheGatewayThatCarries(t *testing.T) {
 	defer e.stop()
 	more := r.echoes(a.pod, to) // so that one direction alone, which is all that a gateway carries later, is worth a tunnel
 	defer more.stop()
-	first := r.b[0]
+	time.Sleep(2 * carrierStable) // until the better gateway carries, whichever was up first
+	first, other := r.b[0], second
 	r.eventually("packets enter", func() error {
-		if a.enters(second) {
-			first = second
+		if a.enters(other) {
+			first, other = other, first
 		}
 		if !a.enters(first) || !b.enters(r.a[0]) {
 			return fmt.Errorf("they do not: %+v", a.fabric.seen())
 		}
 		return nil
 	})
-	other := r.b[0]
-	if first == other {
-		other = second
-	}
-	r.bounded(e, "cut off", func() { r.in("inet", "ip link set e"+first.name+" down") })
+	r.bounded(e, "cut off", func() {
+		r.in("inet", "ip link set e"+first.name+" down")
+		time.Sleep(2 * time.Second)
+	})
 	began := time.Now()
 	for time.Since(began) < 4*time.Minute && !a.enters(other) {
 		time.Sleep(time.Second)

@@ -387,7 +387,7 @@ func (f *Fabric) targets(p *pass, layout plan.Layout, mtus map[netip.Addr]int, f
 	var out []probe.Target
 	for _, w := range layout.Peers {
 		t := probe.Target{
-			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
+			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Enters: w.Entry, Busy: f.busy(w.PublicKey),
 			Bound: f.bound(p, w.PublicKey), LastMTU: mtus[w.Overlay], NextKey: f.rekey.follows(w),
 		}
 		if filtered && p.accepts(w) {

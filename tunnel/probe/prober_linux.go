@@ -27,6 +27,9 @@ type Target struct {
 	// it is probed for that alone, and that carriers replace it.
 	Agreement uint64
 	OnDemand  bool
+	// Enters says that packets for all of its cluster are sent to it, past the gateways of this one, which
+	// see less traffic on their own way to it.
+	Enters bool
 	// Entry is announced to it: what this node accepts from it for all of its cluster.
 	Entry uint64
 	// Busy says that traffic goes there now.
@@ -403,11 +406,12 @@ func (p *Prober) judgeOne(a netip.Addr, s *trackedTarget, now time.Time) (moved,
 
 // suspect probes at once all paths that could replace one on which a probe was lost, and asks the other
 // gateways of its cluster to do the same, so that all know at about the same time which gateways are
-// alive. A node that is reached directly cannot replace a gateway, and gateways replace it at once.
+// alive. A node that is reached directly cannot replace a gateway, and gateways replace it at once, unless it is
+// a gateway itself at which packets enter.
 func (p *Prober) suspect(lost *trackedTarget, now time.Time) {
 	lost.doubt(now)
 	p.wakeUp()
-	if lost.target.OnDemand || lost.target.Home && lost.claims == nil {
+	if lost.target.OnDemand && !lost.target.Enters || lost.target.Home && lost.claims == nil {
 		return // it is not a gateway
 	}
 	for a, s := range p.tracked {

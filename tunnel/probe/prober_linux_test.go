@@ -17,6 +17,7 @@ func world(now time.Time) (*Prober, map[string]*trackedTarget) {
 		"peer1":    {Overlay: netip.MustParseAddr("fd01::1"), Cluster: "peer"},
 		"peer2":    {Overlay: netip.MustParseAddr("fd01::2"), Cluster: "peer"},
 		"direct":   {Overlay: netip.MustParseAddr("fd01::3"), Cluster: "peer", OnDemand: true},
+		"entry":    {Overlay: netip.MustParseAddr("fd01::4"), Cluster: "peer", OnDemand: true, Enters: true},
 		"stranger": {Overlay: netip.MustParseAddr("fd02::1"), Cluster: "another"},
 	}
 	var all []Target
@@ -58,6 +59,7 @@ func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 		asked  []string // of this cluster
 	}{
 		{"peer1", []string{"peer1", "peer2"}, []string{"gateway"}},
+		{"entry", []string{"entry", "peer1", "peer2"}, []string{"gateway"}},
 		{"gateway", []string{"gateway"}, []string{"worker"}},
 		{"worker", []string{"worker"}, nil},
 		{"direct", []string{"direct"}, nil},
