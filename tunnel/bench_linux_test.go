@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // rolePlain is wireguard-go as it comes: no bounds, no fabric.
@@ -29,7 +30,7 @@ func rolePlain(ctx context.Context) error {
 		return err
 	}
 	d := device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-	l, err := listenControl(ctx, controlPath(os.Getenv("TUNNEL_TEST_DEVICE")))
+	l, err := userspace.Listen(ctx, userspace.Socket(os.Getenv("TUNNEL_TEST_DEVICE")))
 	if err != nil {
 		return err
 	}
@@ -223,10 +224,10 @@ func (r *rig) plain(n, to *rigNode, port int) *process {
 	p := r.start(n.ns, "plain", []string{"TUNNEL_TEST_DEVICE=" + name})
 	r.t.Cleanup(func() {
 		p.kill()
-		_ = os.Remove(controlPath(name))
+		_ = os.Remove(userspace.Socket(name))
 	})
 	r.eventually("plain device", func() error {
-		_, err := os.Stat(controlPath(name))
+		_, err := os.Stat(userspace.Socket(name))
 		return err
 	})
 	key := func(n *rigNode) wgtypes.Key { return wgtypes.Key{8, n.name[0]} }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // RelayPort is the TCP port on which gateways relay the peer API of in-band peers: on their
@@ -52,7 +52,7 @@ type KeyStore interface {
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Device == "" {
-		c.Device = "entente0"
+		c.Device = userspace.DefaultDevice
 	}
 	if c.ListenPort == 0 {
 		c.ListenPort = 51820
@@ -63,9 +63,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if err := userspace.CheckDevice(c.Device); err != nil {
+		return c, err
+	}
 	switch {
-	case len(c.Device) > 15 || strings.ContainsAny(c.Device, "/ \t\n%:") || c.Device == "." || c.Device == "..":
-		return c, fmt.Errorf("%q is not a valid interface name", c.Device)
 	case c.ListenPort < 1 || c.ListenPort > 65535 || c.ProbePort < 1 || c.ProbePort > 65535:
 		return c, errors.New("ports must be from 1 to 65535")
 	case c.MTU != 0 && (c.MTU < probe.MinMTU || c.MTU > maxMTU):

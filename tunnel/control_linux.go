@@ -7,6 +7,8 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // control talks to the WireGuard device. The protocol of the tunnel process has
@@ -41,14 +43,14 @@ func (c *control) configure(cfg wgtypes.Config) error {
 }
 
 // report asks the tunnel process for what WireGuard's protocol does not have.
-func (c *control) report() (report processReport, err error) {
+func (c *control) report() (report userspace.Report, err error) {
 	err = c.alone(func() error {
-		r, err := askProcess(c.device)
+		r, err := userspace.AskReport(c.device)
 		report = r
 		return err
 	})
 	if err != nil {
-		return processReport{}, err
+		return userspace.Report{}, err
 	}
 	return report, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // Fabric keeps a node's tunnels, routes, translation and firewall as desired.
@@ -71,7 +72,7 @@ type Fabric struct {
 	cipher     cipherDrops
 	reportedAt time.Time
 	// offloads are those that the tunnel process reported, offloadsLogged what of them is missing.
-	offloads       Offloads
+	offloads       userspace.Offloads
 	offloadsLogged string
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
@@ -181,7 +182,7 @@ func (f *Fabric) askAgain(d time.Duration) {
 
 // Run works until ctx ends, and then returns nil. The kernel's state remains.
 func (f *Fabric) Run(ctx context.Context) error {
-	if release, err := takeLock(f.cfg.Device); err != nil {
+	if release, err := userspace.TakeLock(f.cfg.Device); err != nil {
 		f.log.Warn("the tunnel process will not wait for this one when both are asked to end", "err", err)
 	} else {
 		defer release()

@@ -5,7 +5,6 @@ package tunnel
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/entente-dev/entente/tunnel/plan"
 )
@@ -36,16 +35,6 @@ func (*Fabric) Leave(context.Context) {}
 
 // Run returns errUnsupported.
 func (*Fabric) Run(context.Context) error { return errUnsupported }
-
-// UserspaceConfig configures the tunnel process.
-type UserspaceConfig struct {
-	Device    string
-	Userspace bool
-	Log       *slog.Logger
-}
-
-// RunUserspace returns errUnsupported.
-func RunUserspace(context.Context, UserspaceConfig) error { return errUnsupported }
 
 // Clean returns errUnsupported.
 func Clean(Config) error { return errUnsupported }

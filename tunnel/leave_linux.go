@@ -2,14 +2,7 @@ package tunnel
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -44,38 +37,5 @@ func (f *Fabric) demote(p *pass, d *plan.Desired) {
 	if p.demoted = f.demotion.lasts(p.now, *gateway, f.carrying.Load() > 0); p.demoted {
 		*gateway = true
 		f.askAgain(f.demotion.until.Sub(p.now))
-	}
-}
-
-// fabricLock is the lock of a running fabric. When both are asked to end the tunnel process waits for
-// it, and so for the handover of the peers that the fabric carries.
-func fabricLock(device string) string { return filepath.Join(socketDirectory, device+".lock") }
-
-// takeLock takes the lock, if it is free. The kernel releases it when the process ends.
-func takeLock(device string) (release func(), err error) {
-	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
-		return nil, fmt.Errorf("open control socket: %w", err)
-	}
-	f, err := os.OpenFile(fabricLock(device), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock device %s: %w", device, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock device %s: %w", device, err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil
-}
-
-// awaitFabric waits until no fabric runs, for leaveMost.
-func awaitFabric(device string) {
-	for end := time.Now().Add(leaveMost); time.Now().Before(end); time.Sleep(leaveCheckEvery) {
-		release, err := takeLock(device)
-		if err == nil {
-			release()
-			return
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return
-		}
 	}
 }

@@ -2,20 +2,10 @@ package tunnel
 
 import "time"
 
-// Limits of the device, its peers and the tunnel process.
+// Limits of the device and its peers.
 const (
 	// maxMTU is the largest device MTU.
 	maxMTU = 65535 - wireGuardOverhead
-	// maxControls is how many control connections the tunnel process answers at a
-	// time.
-	maxControls = 16
-	// maxPackets is the number of packets that are in the tunnel process at a time. Each
-	// has a buffer of 64 KiB.
-	maxPackets = 1024
-	// maxRefusedPeers is for how many peers the tunnel process counts packets that its cipher refused, more than
-	// a device has, and maxReport the length in bytes of the report that the fabric reads.
-	maxRefusedPeers = 4096
-	maxReport       = 1 << 20
 	// directMost is how many nodes of peers have tunnels at a time for the pods on them, those
 	// between two gateways apart. One in use is probed five times a second.
 	directMost = 64
@@ -36,9 +26,6 @@ const (
 	// process that restarts and a gateway that takes over mostly need less.
 	detourAfter = 2 * time.Second
 	detourTry   = time.Second
-	// sessionLife is how long a WireGuard session can be used after its
-	// handshake; a live peer renews it after 120 s.
-	sessionLife = 180 * time.Second
 	// endpointTry is how long one endpoint is tried before the next: two
 	// handshake attempts of WireGuard (5 s apart) and a margin. endpointQuick is how long in the
 	// first rounds, in which each begins with a handshake.
@@ -108,11 +95,9 @@ const (
 	rekeySoon   = 200 * time.Millisecond
 	rekeyPaused = time.Second
 	// leaveCheckEvery is how often a gateway that is about to stop checks whether others carry the peers
-	// that it carried, leaveLinger for how long it goes on after that, for packets on their way, and
-	// leaveMost how long the tunnel process waits for it.
+	// that it carried, and leaveLinger for how long it goes on after that, for packets on their way.
 	leaveCheckEvery = 20 * time.Millisecond
 	leaveLinger     = time.Second
-	leaveMost       = 12 * time.Second
 	// demoteMost is how long a node may go on as a gateway after it ceased to be one.
 	demoteMost = 6 * time.Second
 	// deviceTimeout bounds one exchange with the tunnel process.

@@ -12,19 +12,20 @@ import (
 
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // errNoDevice says that there is no device yet.
 var errNoDevice = errors.New("the kernel has no WireGuard and the tunnel process has created no device yet: check the log of container wireguard of this pod")
 
 // ensureLink finds the device, or creates one if the kernel can.
-func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
+func ensureLink(name string, noKernel bool) (netlink.Link, Backend, error) {
 	link, err := netlink.LinkByName(name)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
-		if userspace {
+		if noKernel {
 			return nil, "", errNoDevice
 		}
-		if err := addKernelLink(name); err != nil {
+		if err := userspace.AddKernelDevice(name); err != nil {
 			if errors.Is(err, unix.EOPNOTSUPP) {
 				return nil, "", errNoDevice
 			}
@@ -42,22 +43,6 @@ func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
 		return link, BackendUserspace, nil
 	default:
 		return nil, "", fmt.Errorf("interface %s exists and is of type %s, not ours: remove it or configure another name", name, link.Type())
-	}
-}
-
-// addKernelLink makes a device of the kernel's WireGuard. It returns EOPNOTSUPP if
-// the kernel has no WireGuard.
-func addKernelLink(name string) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	err := netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
-	switch {
-	case err == nil, errors.Is(err, unix.EEXIST):
-		return nil
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("create interface %s: %w: the container needs the capability NET_ADMIN", name, err)
-	default:
-		return fmt.Errorf("create interface %s: %w", name, err)
 	}
 }
 

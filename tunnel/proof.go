@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // keyTrial is how long each of several clusters that announce the same WireGuard
@@ -41,7 +42,7 @@ func (k keyProofs) observe(now time.Time, have []deviceKey, peers []plan.Peer) {
 			continue
 		}
 		for _, q := range peers {
-			if !h.psk.IsZero() && isShared(q, h.psk) && now.Sub(h.handshake) < sessionLife {
+			if !h.psk.IsZero() && isShared(q, h.psk) && now.Sub(h.handshake) < userspace.SessionLife {
 				k[h.key] = keyProof{cluster: q.ClusterID, since: h.handshake, proven: true}
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // followAt schedules follow for a time. It does not block.
@@ -67,7 +68,7 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 			continue
 		}
 		if k := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.NextKey }); k >= 0 {
-			if now.Sub(dev.Peers[k].LastHandshakeTime) < sessionLife {
+			if now.Sub(dev.Peers[k].LastHandshakeTime) < userspace.SessionLife {
 				continue // it is in use
 			}
 			// It was tried before, or another peer announces it. Nothing of that may remain, and WireGuard would

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // report publishes the result of a pass.
@@ -116,7 +117,7 @@ func (f *Fabric) problemOf(now time.Time, q PeerStatus, seen probe.Status) strin
 	if q.Way == WayRelayed {
 		at = "through the agents, which was tried last"
 	}
-	fresh := !q.LastHandshake.IsZero() && now.Sub(q.LastHandshake) < sessionLife
+	fresh := !q.LastHandshake.IsZero() && now.Sub(q.LastHandshake) < userspace.SessionLife
 	switch {
 	case q.State == probe.PathUp && !seen.Path.Answers(now) && now.Sub(seen.Path.LastAnswer()) > fabricRestart:
 		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.Path.LastAnswer().UTC().Format(time.RFC3339))
@@ -191,13 +192,13 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	if have.ReceiveBytes != last.bytes || !known {
 		// The first time, a session that can still be used counts. A lower counter means
 		// that the device was created again.
-		if known && have.ReceiveBytes > last.bytes || !known && !have.LastHandshakeTime.IsZero() && p.now.Sub(have.LastHandshakeTime) < sessionLife {
+		if known && have.ReceiveBytes > last.bytes || !known && !have.LastHandshakeTime.IsZero() && p.now.Sub(have.LastHandshakeTime) < userspace.SessionLife {
 			last.at = p.now
 		}
 		last.bytes = have.ReceiveBytes
 		f.traffic[w.PublicKey] = last
 	}
-	if p.table == firewall.Absent && p.now.Sub(have.LastHandshakeTime) < sessionLife {
+	if p.table == firewall.Absent && p.now.Sub(have.LastHandshakeTime) < userspace.SessionLife {
 		last.at = p.now // its packets are dropped and may not count: it is not dialled elsewhere
 		f.traffic[w.PublicKey] = last
 	}

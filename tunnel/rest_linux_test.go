@@ -21,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // roleMirror is a tunnel process in whose place all peers answer: what is configured is kept by a
@@ -33,7 +34,7 @@ func roleMirror(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = file.Close() })()
 	held := device.NewDevice(tuntest.NewChannelTUN().TUN(), conn.NewDefaultBind(), device.NewLogger(device.LogLevelSilent, ""))
-	l, err := listenControl(ctx, controlPath(name))
+	l, err := userspace.Listen(ctx, userspace.Socket(name))
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func mirrorControl(c net.Conn, held *device.Device) {
 			request.WriteString(line)
 		}
 		switch request.String() + "\n" {
-		case reportRequest: // nothing was refused
+		case userspace.ReportRequest: // nothing was refused
 			_, _ = fmt.Fprint(c, "errno=0\n\n")
 			return
 		case "get=1\n\n":
@@ -192,8 +193,8 @@ echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/for
 	r.t.Cleanup(func() {
 		n.fabric.kill()
 		n.wireguard.kill()
-		_ = os.Remove(controlPath(n.device))
-		_ = os.Remove(fabricLock(n.device))
+		_ = os.Remove(userspace.Socket(n.device))
+		_ = os.Remove(userspace.FabricLock(n.device))
 	})
 	d := plan.Desired{ClusterID: clusterID("a"), Node: "n0", Reserved: []netip.Prefix{prefix("10.96.0.0/16")}, Pool: []netip.Prefix{prefix("fd00::/16")}}
 	for i := range 100 {

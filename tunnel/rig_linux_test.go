@@ -28,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // The rig is a small Internet of network namespaces: a bridge, clusters of
@@ -43,7 +44,7 @@ func runRole(role string) {
 	var err error
 	switch role {
 	case "wireguard":
-		err = RunUserspace(ctx, UserspaceConfig{Device: os.Getenv("TUNNEL_TEST_DEVICE"), Log: log})
+		err = userspace.Run(ctx, userspace.Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), Log: log})
 	case "fabric":
 		err = roleFabric(ctx, log)
 	case "clean":
@@ -310,8 +311,8 @@ nft 'add rule ip cni post meta mark 0x4000 counter masquerade'
 		n.fabric.kill()
 		n.wireguard.kill()
 		server.kill()
-		_ = os.Remove(controlPath(n.device))
-		_ = os.Remove(fabricLock(n.device))
+		_ = os.Remove(userspace.Socket(n.device))
+		_ = os.Remove(userspace.FabricLock(n.device))
 	})
 	return n
 }

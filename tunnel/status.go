@@ -7,6 +7,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // Backend is the implementation of WireGuard that moves the packets.
@@ -17,20 +18,6 @@ const (
 	BackendKernel    Backend = "kernel"
 	BackendUserspace Backend = "userspace"
 )
-
-// Offload is the processing of many packets at once, at the TUN device or at the socket of WireGuard in user space.
-type Offload string
-
-// The offloads: of TCP and of UDP at the TUN device, of sending and of receiving at the socket.
-const (
-	OffloadTUNTCP     Offload = "TUNTCP"
-	OffloadTUNUDP     Offload = "TUNUDP"
-	OffloadUDPSend    Offload = "UDPSend"
-	OffloadUDPReceive Offload = "UDPReceive"
-)
-
-// Offloads are which offloads are in use. Empty means that it is unknown, as with the kernel's WireGuard.
-type Offloads map[Offload]bool
 
 // Status is the observed state of a fabric.
 type Status struct {
@@ -47,7 +34,7 @@ type Status struct {
 	// MTU of the device.
 	MTU int
 	// Offloads are those of the device and its socket.
-	Offloads Offloads
+	Offloads userspace.Offloads
 	// Overlay is this node's address inside the tunnels.
 	Overlay netip.Addr
 	// PodCIDRs are the prefixes of this node's pods. Nil means that they were not read yet.

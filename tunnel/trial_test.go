@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 // wireGuardSide is one end of a WireGuard session, as far as preshared keys matter to it.
@@ -55,7 +56,7 @@ func TestSidesFindTheKeyThatTheOtherUses(t *testing.T) {
 					handshake, age = now, 0
 					renewed++
 				}
-				if age > sessionLife-15*time.Second {
+				if age > userspace.SessionLife-15*time.Second {
 					t.Fatalf("after %d s the session is %v old", second, age)
 				}
 			}

@@ -30,6 +30,7 @@ import (
 	"github.com/entente-dev/entente/internal/resolver"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 func main() {
@@ -400,7 +401,7 @@ func device(flags *pflag.FlagSet, name *string) {
 }
 
 func wireguardCommand(logs *logFlags) *cobra.Command {
-	var cfg tunnel.UserspaceConfig
+	var cfg userspace.Config
 	cmd := &cobra.Command{
 		Use:   "wireguard",
 		Short: "Carry packets where the kernel has no WireGuard",
@@ -413,7 +414,7 @@ WireGuard it does nothing, and waits to be stopped.`,
 			if cfg.Log, err = logs.start(); err != nil {
 				return err
 			}
-			return tunnel.RunUserspace(cmd.Context(), cfg)
+			return userspace.Run(cmd.Context(), cfg)
 		},
 	}
 	device(cmd.Flags(), &cfg.Device)

@@ -114,6 +114,9 @@ var rules = []rule{
 	{packages: "tunnel/plan/plantest", ours: []string{"internal/cidr", "tunnel/plan"}},
 	{packages: "tunnel/probe", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
 	{packages: "tunnel/firewall", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
+	{packages: "tunnel/userspace", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{
+		"github.com/vishvananda/", "golang.org/x/sys/unix", "golang.zx2c4.com/wireguard",
+	}},
 	{packages: "tunnel", ours: []string{"internal/notify", "internal/cidr", "internal/sysctl", "tunnel/..."}, outside: []string{
 		"github.com/mdlayher/netlink", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
@@ -530,7 +533,7 @@ func TestFacesAreKeptApart(t *testing.T) {
 		if !ok {
 			t.Fatalf("no rule for %s", from)
 		}
-		for _, to := range append(faces, "tunnel/plan", "tunnel/probe", "tunnel/firewall", "internal/agent", "internal/offload", "internal/controller", "internal/automatic", "internal/market", "internal/provider", "internal/store") {
+		for _, to := range append(faces, "tunnel/plan", "tunnel/probe", "tunnel/firewall", "tunnel/userspace", "internal/agent", "internal/offload", "internal/controller", "internal/automatic", "internal/market", "internal/provider", "internal/store") {
 			if from != to && !strings.HasPrefix(to, from+"/") && slices.ContainsFunc(r.ours, func(s string) bool { return covers(s, to) }) {
 				t.Errorf("the table lets %s depend on %s", from, to)
 			}

@@ -30,6 +30,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 type measuredFabric struct {
@@ -57,7 +58,7 @@ func TestMetricsHaveEachWay(t *testing.T) {
 				{Cluster: "peer", Node: "worker", Remote: true, State: probe.PathDown, OnDemand: true},
 			},
 			Switches: map[string]uint64{"peer": 3},
-			Offloads: tunnel.Offloads{tunnel.OffloadTUNUDP: false, tunnel.OffloadUDPSend: true},
+			Offloads: userspace.Offloads{userspace.OffloadTUNUDP: false, userspace.OffloadUDPSend: true},
 			Problems: []plan.Problem{{Peer: "peer", Text: "x"}},
 		},
 		counters: tunnel.Counters{Received: 8, Sent: 9, ReceiveErrors: 12, Totals: firewall.Totals{

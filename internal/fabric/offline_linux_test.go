@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/userspace"
 )
 
 const roleVariable = "FABRIC_TEST_ROLE"
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	var err error
 	switch role {
 	case "wireguard":
-		err = tunnel.RunUserspace(ctx, tunnel.UserspaceConfig{Device: device, Log: log})
+		err = userspace.Run(ctx, userspace.Config{Device: device, Log: log})
 	case "fabric":
 		err = Run(ctx, Config{
 			// Nothing listens there.

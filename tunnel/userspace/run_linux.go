@@ -1,13 +1,10 @@
-package tunnel
+package userspace
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -19,39 +16,17 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 )
 
-const (
-	// socketDirectory is where WireGuard tools look for userspace devices.
-	socketDirectory = "/var/run/wireguard"
-	// reviveAfter is the pause before a deleted device is created again.
-	reviveAfter = 500 * time.Millisecond
-	// reliefEvery is how often buffers are checked while many are in use, listIdleEvery how often
-	// the peers without a session are listed then.
-	reliefEvery   = 20 * time.Millisecond
-	listIdleEvery = time.Second
-)
-
-// UserspaceConfig configures the tunnel process.
-type UserspaceConfig struct {
-	// Device is the name of the device. Default "entente0".
-	Device string
-	// Userspace makes the device even if the kernel has WireGuard.
-	Userspace bool
-	// Log receives errors. Default: none.
-	Log *slog.Logger
-}
-
-// RunUserspace is the tunnel process: it creates a TUN device, moves its packets with
+// Run is the tunnel process: it creates a TUN device, moves its packets with
 // wireguard-go and lets the fabric configure it over a socket in /var/run/wireguard that
 // only the same user can open, until ctx ends. It is separate from the fabric so that a
 // restart of the fabric loses no packet. A deleted device is created again.
 //
 // If the kernel has WireGuard it creates the kernel's device and waits.
-func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
-	checked, err := Config{Device: cfg.Device, Log: cfg.Log}.withDefaults()
+func Run(ctx context.Context, cfg Config) error {
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return fmt.Errorf("configure tunnel process: %w", err)
 	}
-	cfg.Device, cfg.Log = checked.Device, checked.Log
 	ended := ctx
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -60,7 +35,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 		stop()
 	})()
 	if !cfg.Userspace {
-		switch err := addKernelLink(cfg.Device); {
+		switch err := AddKernelDevice(cfg.Device); {
 		case err == nil:
 			if link, err := netlink.LinkByName(cfg.Device); err == nil && link.Type() == "wireguard" {
 				cfg.Log.Info("the kernel has WireGuard, nothing to do", "device", cfg.Device)
@@ -90,7 +65,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 
 // serveDevice creates one device and serves it until ctx ends or the device is deleted,
 // which is not an error.
-func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
+func serveDevice(ctx context.Context, cfg Config) error {
 	raw, err := tun.CreateTUN(cfg.Device, device.DefaultMTU)
 	if err != nil {
 		if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "does not exist") {
@@ -131,9 +106,9 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 
 // serveControl serves the control socket of a device until ctx ends or the device is deleted. One that
 // was removed is opened again.
-func serveControl(ctx context.Context, cfg UserspaceConfig, process tunnelProcess) error {
-	path := controlPath(cfg.Device)
-	listener, err := listenControl(ctx, path)
+func serveControl(ctx context.Context, cfg Config, process tunnelProcess) error {
+	path := Socket(cfg.Device)
+	listener, err := Listen(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -161,7 +136,7 @@ func serveControl(ctx context.Context, cfg UserspaceConfig, process tunnelProces
 			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			again, err := listenControl(ctx, path)
+			again, err := Listen(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -194,62 +169,4 @@ func (g *gatedTUN) Events() <-chan tun.Event {
 func (g *gatedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	g.before()
 	return g.Device.Read(bufs, sizes, offset)
-}
-
-// controlPath is the control socket of a device.
-func controlPath(device string) string { return filepath.Join(socketDirectory, device+".sock") }
-
-// listenControl opens a control socket, for this user only. One that a dead process left
-// behind is replaced. Closing it leaves its file, which may be that of the next one by then.
-func listenControl(ctx context.Context, path string) (net.Listener, error) {
-	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
-		return nil, fmt.Errorf("open control socket: %w", err)
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // the end of ctx must not make a socket of ours look stale
-		c.Close()
-		return nil, fmt.Errorf("open control socket %s: another process serves it", path)
-	}
-	// Tools remove a socket that refuses connections, as one does until it listens: it gets its name after that.
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove stale control socket: %w", err)
-	}
-	old := unix.Umask(0o177)
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", fresh)
-	unix.Umask(old)
-	if err != nil {
-		return nil, fmt.Errorf("open control socket: %w", err)
-	}
-	if u, ok := l.(*net.UnixListener); ok {
-		u.SetUnlinkOnClose(false)
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("open control socket: %w", err)
-	}
-	return l, nil
-}
-
-// acceptControl serves the control socket until it is closed.
-func acceptControl(ctx context.Context, l net.Listener, process tunnelProcess) {
-	var group sync.WaitGroup
-	defer group.Wait()
-	slots := make(chan struct{}, maxControls)
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			c.Close()
-			continue
-		}
-		group.Go(func() {
-			defer func() { <-slots }()
-			defer context.AfterFunc(ctx, func() { c.Close() })()
-			process.handle(c)
-		})
-	}
 }

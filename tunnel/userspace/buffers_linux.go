@@ -1,4 +1,4 @@
-package tunnel
+package userspace
 
 import (
 	"context"
@@ -162,7 +162,7 @@ func idlePeers(dev *device.Device, now time.Time) []device.NoisePublicKey {
 			key = device.NoisePublicKey(b)
 		case "last_handshake_time_sec":
 			seconds, err := strconv.ParseInt(value, 10, 64)
-			if err == nil && now.Sub(time.Unix(seconds, 0)) > sessionLife {
+			if err == nil && now.Sub(time.Unix(seconds, 0)) > SessionLife {
 				idle = append(idle, key)
 			}
 		}
