@@ -39,6 +39,7 @@ import (
 	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/placementserver"
 	"github.com/entente-dev/entente/internal/profiles"
 	"github.com/entente-dev/entente/internal/provider"
 	"github.com/entente-dev/entente/internal/services"
@@ -85,7 +86,7 @@ type agent struct {
 	hosts     *allow.Hosts
 	gateways  *gateways.Reconciler
 	events    events.EventRecorder
-	placed    placed
+	placed    placementserver.Check
 	states    *controller.States
 	exchange  *exchange.Exchange
 	offers    *provider.OfferWatch

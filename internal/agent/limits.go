@@ -13,19 +13,6 @@ const (
 	awaitPause    = 2 * time.Second
 	awaitTimeout  = 5 * time.Second
 	awaitLogPause = 30 * time.Second
-	// placementTimeout bounds a request of the API server about a pod, maxPlacementConnections is how many
-	// connections there may be, and maxPlacementHeader how long their headers may be, in bytes.
-	placementTimeout        = 5 * time.Second
-	maxPlacementConnections = 256
-	maxPlacementHeader      = 16 << 10
-	// placementCheck is how often it is checked that pods of offloaded namespaces are placed.
-	placementCheck = time.Minute
-	// maxKeptOff is how many DaemonSets may wait for the event that their pods are kept off virtual nodes, and
-	// maxKeptOffTold of how many the agent knows that they have it. keptOffPause is how long the API server has to store
-	// one after it asked the webhook.
-	maxKeptOff     = 256
-	maxKeptOffTold = 4096
-	keptOffPause   = time.Second
 	// podsPause is how long events of pods are gathered before their contract, and the peer, are reconciled.
 	podsPause = 100 * time.Millisecond
 	// usePause is how long what pods use of a contract is gathered before it is counted.

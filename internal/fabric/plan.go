@@ -307,13 +307,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		status.PodNetworkAddresses = append(status.PodNetworkAddresses, a.String())
 	}
 	status.ProbesEnabled = true
-	for _, name := range slices.Sorted(maps.Keys(s.Offloads)) {
-		if s.Offloads[name] {
-			status.Offloads = append(status.Offloads, string(name))
-		} else {
-			status.MissingOffloads = append(status.MissingOffloads, string(name))
-		}
-	}
+	status.Offloads, status.MissingOffloads = offloads(s)
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
 	}
@@ -357,6 +351,18 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	status.DirectPaths, status.Problems = direct, firstProblems(problems)
 	status.Conditions = hopConditions(s.Peers, status.Paths, status.EndToEnd)
 	return status
+}
+
+// offloads returns the names of the offloads that a device has, and of those that it lacks.
+func offloads(s tunnel.Status) (has, lacks []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Offloads)) {
+		if s.Offloads[name] {
+			has = append(has, string(name))
+		} else {
+			lacks = append(lacks, string(name))
+		}
+	}
+	return has, lacks
 }
 
 // problemOfEach returns the first problem of each peer.

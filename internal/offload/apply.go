@@ -20,6 +20,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/limitrange"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/pages"
 	"github.com/entente-dev/entente/internal/podsecurity"
@@ -543,7 +544,7 @@ func (p *Provider) deleteSeen(ctx context.Context, contract string, c Contract, 
 	}
 	if grace != nil {
 		pod, _ := p.inv.pod(key.Namespace, key.Name)
-		if pod == nil || !isPodOf(pod, o) || pod.DeletionTimestamp != nil || !ptr.Equal(grace, pod.Spec.TerminationGracePeriodSeconds) {
+		if pod == nil || !offloadedpod.IsPodOf(pod, o) || pod.DeletionTimestamp != nil || !ptr.Equal(grace, pod.Spec.TerminationGracePeriodSeconds) {
 			return false, nil
 		}
 	}

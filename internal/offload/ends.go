@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 )
 
 // How a pod ended is in its status, until it is deleted; then in the status of its OffloadedPod, until home deletes
@@ -50,7 +51,7 @@ func (p *Provider) releasePod(ctx context.Context, o *api.OffloadedPod, pod *cor
 	if !p.inv.known() {
 		return nil
 	}
-	if o.DeletionTimestamp != nil && live(o) && ended(pod.Status.Phase) && isPodOf(pod, o) && p.keptFor(o, time.Now()) > 0 {
+	if o.DeletionTimestamp != nil && live(o) && ended(pod.Status.Phase) && offloadedpod.IsPodOf(pod, o) && p.keptFor(o, time.Now()) > 0 {
 		return p.recordPod(ctx, o, pod)
 	}
 	after := pod.DeepCopy()

@@ -24,6 +24,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/pages"
 	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
@@ -369,7 +370,7 @@ func slim(in any) (any, error) {
 	case *api.OffloadedPod:
 		if len(o.Spec.Template.Raw) > 0 { // otherwise it was in the cache before
 			setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
-			setAnnotation(o, noteContainers, strings.Join(containersOf(o), ","))
+			setAnnotation(o, offloadedpod.NoteContainers, strings.Join(offloadedpod.Containers(o), ","))
 			o.Spec.Template = runtime.RawExtension{}
 		}
 	case *corev1.Pod:

@@ -139,10 +139,6 @@ func heldBy(o metav1.Object, contract string) (peering.Hash, bool) {
 // counted without being read.
 const noteBytes = "entente.dev/bytes"
 
-// noteContainers is the annotation with the names of a pod's containers, which only an OffloadedPod of the cache has: it
-// lacks the template.
-const noteContainers = "entente.dev/containers"
-
 // notedBytes reads noteBytes; without it an object counts 0 bytes.
 func notedBytes(annotations map[string]string) int {
 	n, err := strconv.Atoi(annotations[noteBytes])

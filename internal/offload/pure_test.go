@@ -19,6 +19,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
@@ -430,7 +431,7 @@ func TestPodsAreMadeForTheirRecordsAndForNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod.Namespace != o.Namespace || pod.Name != o.Name || len(pod.Finalizers) > 0 || !isPodOf(pod, o) ||
+	if pod.Namespace != o.Namespace || pod.Name != o.Name || len(pod.Finalizers) > 0 || !offloadedpod.IsPodOf(pod, o) ||
 		pod.Labels[api.LabelPeer] != string(peerA) || pod.Labels[api.LabelContract] != "c-1" {
 		t.Fatalf("pod %+v", pod.ObjectMeta)
 	}
@@ -441,23 +442,23 @@ func TestContainersThatTheProviderAddedStayItsOwn(t *testing.T) {
 	o := &api.OffloadedPod{}
 	o.Spec.Template.Raw = []byte(`{"spec":{"containers":[{"name":"c"}],"initContainers":[{"name":"init"}],"ephemeralContainers":[{"name":"debug"}]}}`)
 	for _, name := range []string{"c", "init", "debug"} {
-		if err := checkContainer(o, name); err != nil {
+		if err := offloadedpod.CheckContainer(o, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, name := range []string{"mesh", "C", "c "} {
-		if err := checkContainer(o, name); peering.ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(err.Error(), "c, debug, init") {
+		if err := offloadedpod.CheckContainer(o, name); peering.ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(err.Error(), "c, debug, init") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := checkContainer(&api.OffloadedPod{}, "c"); err == nil {
+	if err := offloadedpod.CheckContainer(&api.OffloadedPod{}, "c"); err == nil {
 		t.Error("a pod without a template has a container")
 	}
 
 	if _, err := slim(o); err != nil { // as it is in the cache
 		t.Fatal(err)
 	}
-	if got := containersOf(o); len(o.Spec.Template.Raw) != 0 || !slices.Equal(got, []string{"c", "init", "debug"}) {
+	if got := offloadedpod.Containers(o); len(o.Spec.Template.Raw) != 0 || !slices.Equal(got, []string{"c", "init", "debug"}) {
 		t.Errorf("in the cache it has the containers %q", got)
 	}
 	o.UID, o.Status.PodUID = "o", "p"

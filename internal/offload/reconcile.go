@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstatus"
@@ -69,7 +70,7 @@ const (
 // its OffloadedPod does not record, as two agents each created one at a hand-over, goes before the other is lost: home
 // replaces that at once.
 func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
-	mine := pod != nil && isPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
+	mine := pod != nil && offloadedpod.IsPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
 	if pod != nil && controllerutil.ContainsFinalizer(pod, api.Finalizer) && (mine && releasable(o, pod) || pod.DeletionTimestamp != nil && !mine) {
 		return podRelease
 	}
@@ -93,7 +94,7 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 		return podAdopt
 	case o.Status.PodUID == "":
 		return podTaken
-	case !mine && pod != nil && isPodOf(pod, o):
+	case !mine && pod != nil && offloadedpod.IsPodOf(pod, o):
 		if pod.DeletionTimestamp == nil {
 			return podDelete
 		}

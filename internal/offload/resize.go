@@ -14,6 +14,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/ledger"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
@@ -69,7 +70,7 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 // are reserved. A pod that does not exist here will be created in its new size.
 func (p *Provider) tryResize(ctx context.Context, ref peering.ObjectRef, o *api.OffloadedPod, want *corev1.PodSpec) error {
 	pod, err := p.askPod(ctx, o)
-	if err != nil || pod == nil || !isPodOf(pod, o) || !podspec.Resize(&pod.Spec, want) {
+	if err != nil || pod == nil || !offloadedpod.IsPodOf(pod, o) || !podspec.Resize(&pod.Spec, want) {
 		return err
 	}
 	err = p.client.SubResource(subResize).Update(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))

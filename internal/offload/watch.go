@@ -7,11 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/offloadedpod"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/peering"
@@ -78,7 +78,7 @@ func podRef(o *api.OffloadedPod) peering.ObjectRef {
 // even if it is nil. A pod that is neither in the cache nor recorded as ended has none.
 func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatus, bool) {
 	s := peering.PodStatus{Ref: podRef(o)}
-	mine := pod != nil && (string(pod.UID) == o.Status.PodUID || o.Status.PodUID == "" && isPodOf(pod, o))
+	mine := pod != nil && (string(pod.UID) == o.Status.PodUID || o.Status.PodUID == "" && offloadedpod.IsPodOf(pod, o))
 	var status corev1.PodStatus
 	switch {
 	case mine:
@@ -88,7 +88,7 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 			s.DeletionTimestamp = pod.DeletionTimestamp.UTC().Format(time.RFC3339)
 		}
 	case !live(o):
-		status = finalStatus(o)
+		status = offloadedpod.FinalStatus(o)
 		s.Gone = seen
 		if o.Status.PodUID != "" {
 			s.RemoteName, s.RemoteUID = o.Namespace+"/"+o.Name, o.Status.PodUID
@@ -98,7 +98,7 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 	default:
 		return peering.PodStatus{}, false
 	}
-	status = withoutAdded(status, o)
+	status = offloadedpod.WithoutAdded(status, o)
 	b, err := podstatus.Encode(&status)
 	if err != nil {
 		return peering.PodStatus{}, false
@@ -123,32 +123,6 @@ func (v *inventory) lastStatus(o *api.OffloadedPod) peering.PodStatus {
 		s, _ = statusOf(o, nil, true)
 	}
 	return s
-}
-
-// finalStatus returns the recorded status of a pod that ended.
-func finalStatus(o *api.OffloadedPod) corev1.PodStatus {
-	var s corev1.PodStatus
-	if o.Status.PodStatus != nil {
-		// If it cannot be decoded, the phase is enough.
-		_ = json.Unmarshal(o.Status.PodStatus.Raw, &s)
-	}
-	s.Phase = o.Status.Phase
-	if s.Reason == "" {
-		s.Reason = o.Status.Reason
-	}
-	if s.Message == "" {
-		s.Message = o.Status.Message
-	}
-	return s
-}
-
-// isPodOf reports whether a pod was created for an OffloadedPod.
-func isPodOf(pod *corev1.Pod, o *api.OffloadedPod) bool {
-	if pod.Labels[api.LabelManaged] != api.Manager || pod.Labels[api.LabelOriginUID] != o.Spec.OriginUID {
-		return false
-	}
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.UID == o.UID
 }
 
 // event passes an event of a pod to the watches of its contract.

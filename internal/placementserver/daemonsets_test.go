@@ -1,4 +1,4 @@
-package agent
+package placementserver
 
 import (
 	"context"
@@ -20,12 +20,12 @@ func TestADaemonSetIsToldOnceThatItIsKeptOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "logs", Name: "collector", UID: "1"}}
 		recorder := events.NewFakeRecorder(10)
-		k := newKeptOff(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(set).Build(), recorder)
+		k := NewKeptOff(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(set).Build(), recorder)
 		ctx, stop := context.WithCancel(t.Context())
-		go func() { _ = k.run(ctx) }()
+		go func() { _ = k.Run(ctx) }()
 		for range 2 * maxKeptOff {
-			k.add("logs", "collector")
-			k.add("logs", "refused")
+			k.Add("logs", "collector")
+			k.Add("logs", "refused")
 		}
 		time.Sleep(4 * maxKeptOff * keptOffPause)
 		stop()

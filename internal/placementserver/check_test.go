@@ -1,4 +1,4 @@
-package agent
+package placementserver
 
 import (
 	"encoding/pem"
@@ -44,7 +44,7 @@ func TestThePlacementThatDoesNotWorkIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := placed{by: tc.by, direct: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(tc.objects...).Build(), address: hook.Listener.Addr().String()}
+			p := Check{By: tc.by, Client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(tc.objects...).Build(), Address: hook.Listener.Addr().String()}
 			p.check(t.Context())
 			if got := p.Problem(); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)

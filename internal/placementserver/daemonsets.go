@@ -1,4 +1,4 @@
-package agent
+package placementserver
 
 import (
 	"context"
@@ -12,29 +12,30 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// keptOff records an event of each DaemonSet whose pods the placement webhook keeps off virtual nodes. The webhook is
+// KeptOff records an event of each DaemonSet whose pods the placement webhook keeps off virtual nodes. The webhook is
 // asked before the DaemonSet is stored, and has a UID, without which kubectl describe shows no event.
-type keptOff struct {
+type KeptOff struct {
 	direct ctrlclient.Reader
 	events events.EventRecorder
 	queue  chan types.NamespacedName
 	told   map[types.UID]struct{}
 }
 
-// newKeptOff returns one that does nothing until it runs.
-func newKeptOff(direct ctrlclient.Reader, events events.EventRecorder) *keptOff {
-	return &keptOff{direct: direct, events: events, queue: make(chan types.NamespacedName, maxKeptOff), told: map[types.UID]struct{}{}}
+// NewKeptOff returns one that does nothing until it runs.
+func NewKeptOff(direct ctrlclient.Reader, events events.EventRecorder) *KeptOff {
+	return &KeptOff{direct: direct, events: events, queue: make(chan types.NamespacedName, maxKeptOff), told: map[types.UID]struct{}{}}
 }
 
-// add has an event recorded of a DaemonSet, unless too many wait for theirs.
-func (k *keptOff) add(namespace, name string) {
+// Add has an event recorded of a DaemonSet, unless too many wait for theirs.
+func (k *KeptOff) Add(namespace, name string) {
 	select {
 	case k.queue <- types.NamespacedName{Namespace: namespace, Name: name}:
 	default:
 	}
 }
 
-func (k *keptOff) run(ctx context.Context) error {
+// Run records events until ctx ends.
+func (k *KeptOff) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,8 +51,8 @@ func (k *keptOff) run(ctx context.Context) error {
 
 // tell records the event, once for each DaemonSet. One that cannot be read was refused after the webhook was asked, or
 // is gone.
-func (k *keptOff) tell(ctx context.Context, name types.NamespacedName) {
-	ctx, cancel := context.WithTimeout(ctx, placementTimeout)
+func (k *KeptOff) tell(ctx context.Context, name types.NamespacedName) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var set appsv1.DaemonSet
 	if err := k.direct.Get(ctx, name, &set); err != nil {

@@ -1,4 +1,4 @@
-package agent
+package placementserver
 
 import (
 	"context"
@@ -22,38 +22,38 @@ import (
 // placementName is the name of what the chart installs to place pods, whatever its kind.
 const placementName = "entente-placement"
 
-// placed checks what places the pods of offloaded namespaces.
-type placed struct {
-	// by is which of them the chart installed: see placement.ByPolicy.
-	by      string
-	direct  ctrlclient.Reader
-	address string // where the webhook listens
+// Check checks what places the pods of offloaded namespaces.
+type Check struct {
+	// By is which of them the chart installed: see placement.ByPolicy.
+	By string
+	// Client reads from the API server.
+	Client ctrlclient.Reader
+	// Address is where the webhook listens.
+	Address string
+
 	problem atomic.Pointer[string]
 }
 
 // Problem returns what keeps pods from being placed, and what to do; empty if nothing does, or it is not known yet.
-func (p *placed) Problem() string { return ptr.Deref(p.problem.Load(), "") }
+func (p *Check) Problem() string { return ptr.Deref(p.problem.Load(), "") }
 
-// checkPlacement builds the check.
-func (a *agent) checkPlacement(context.Context) error {
-	a.placed.by, a.placed.direct, a.placed.address = a.cfg.PlacementBy, a.direct, a.cfg.Placement.Address
-	return a.run(func(ctx context.Context) error {
-		for {
-			a.placed.check(ctx)
-			if !notify.Pause(ctx, placementCheck) {
-				return nil
-			}
+// Run checks each minute until ctx ends.
+func (p *Check) Run(ctx context.Context) error {
+	for {
+		p.check(ctx)
+		if !notify.Pause(ctx, checkEvery) {
+			return nil
 		}
-	})
+	}
 }
 
-func (p *placed) check(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, placementTimeout)
+func (p *Check) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	problem := ""
-	if p.by == placement.ByWebhook {
+	if p.By == placement.ByWebhook {
 		problem = p.webhook(ctx)
-	} else if version, is := strings.CutPrefix(p.by, placement.ByPolicy); is {
+	} else if version, is := strings.CutPrefix(p.By, placement.ByPolicy); is {
 		problem = p.policy(ctx, version)
 	}
 	p.problem.Store(&problem)
@@ -63,11 +63,11 @@ func (p *placed) check(ctx context.Context) {
 const upgradeAgain = "upgrade Entente's chart again, which installs what this API server has"
 
 // policy returns what is wrong with the policy. Whether the API server runs it is not visible.
-func (p *placed) policy(ctx context.Context, version string) string {
+func (p *Check) policy(ctx context.Context, version string) string {
 	for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
 		o := &metav1.PartialObjectMetadata{}
 		o.SetGroupVersionKind(schema.GroupVersionKind{Group: admissionregistrationv1.GroupName, Version: version, Kind: kind})
-		err := p.direct.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, o)
+		err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, o)
 		switch {
 		case meta.IsNoMatchError(err):
 			return fmt.Sprintf("this API server no longer has %s in %s, so pods of offloaded namespaces are not placed: %s", kind, version, upgradeAgain)
@@ -79,9 +79,9 @@ func (p *placed) policy(ctx context.Context, version string) string {
 }
 
 // webhook returns what keeps the API server from calling the webhook.
-func (p *placed) webhook(ctx context.Context) string {
+func (p *Check) webhook(ctx context.Context) string {
 	var config admissionregistrationv1.MutatingWebhookConfiguration
-	err := p.direct.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, &config)
+	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, &config)
 	switch {
 	case apierrors.IsNotFound(err):
 		return "MutatingWebhookConfiguration " + placementName + " does not exist, so pods of offloaded namespaces are not placed: " + upgradeAgain
@@ -93,7 +93,7 @@ func (p *placed) webhook(ctx context.Context) string {
 		if c.Service == nil {
 			return fmt.Sprintf("webhook %s does not lead to the agent, so pods of offloaded namespaces are not placed: %s", config.Webhooks[i].Name, upgradeAgain)
 		}
-		if err := placement.Probe(ctx, loopback(p.address), c.Service.Name+"."+c.Service.Namespace+".svc", c.CABundle); err != nil {
+		if err := placement.Probe(ctx, loopback(p.Address), c.Service.Name+"."+c.Service.Namespace+".svc", c.CABundle); err != nil {
 			return fmt.Sprintf("the API server cannot use the placement webhook, so pods of offloaded namespaces are not placed: %s: delete Secret %s and upgrade Entente's chart, which makes another certificate",
 				err, placementName)
 		}
