@@ -87,6 +87,9 @@ const (
 const (
 	// tunnelPause is the least time between two writes of a Tunnel that open something.
 	tunnelPause = time.Second
+	// closePause is the least time between two writes of a Tunnel that close something: each has all that is open, and
+	// while many pods end each of them closes something.
+	closePause = 300 * time.Millisecond
 	// exposureRecheck is how often it is checked, after a start, whether the exposure of all contracts is known.
 	exposureRecheck = time.Second
 )

@@ -28,7 +28,8 @@ func shorter(a, b time.Duration) time.Duration {
 }
 
 // writeTunnel writes a Tunnel, and returns when to continue if part of it has to wait; 0 if none does. What closes
-// is never delayed; what opens is written at most once in tunnelPause and within the peer's budget.
+// waits for closePause at most, and for no budget; what opens is written at most once in tunnelPause and within the
+// peer's budget.
 func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel *v1alpha1.Tunnel, spec v1alpha1.TunnelSpec) (time.Duration, error) {
 	want := tunnel.DeepCopy()
 	if want.Labels == nil {
@@ -41,13 +42,19 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	}
 	stays := allow.Common(tunnel.Spec.Allow, spec.Allow)
 	closes := closing(&tunnel.Spec, &spec, stays)
-	var wait time.Duration
-	r.recall(fc.UID, func(m *peerMemory) { wait = m.opened.Add(tunnelPause).Sub(r.Now()) })
+	var wait, closeWait time.Duration
+	r.recall(fc.UID, func(m *peerMemory) {
+		wait, closeWait = m.opened.Add(tunnelPause).Sub(r.Now()), m.closed.Add(closePause).Sub(r.Now())
+	})
 	if wait <= 0 {
 		err := r.States.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), want)
 		if err == nil {
 			if err = r.storeTunnel(ctx, want); err == nil {
-				r.recall(fc.UID, func(m *peerMemory) { m.opened = r.Now() })
+				r.recall(fc.UID, func(m *peerMemory) {
+					if m.opened = r.Now(); closes {
+						m.closed = r.Now()
+					}
+				})
 				return 0, nil
 			}
 			return 0, r.closeInstead(ctx, err, tunnel, stays)
@@ -60,7 +67,14 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if !closes {
 		return wait, nil
 	}
-	return wait, r.closeTunnel(ctx, fc, tunnel, want, stays)
+	if closeWait > 0 {
+		return min(wait, closeWait), nil
+	}
+	err := r.closeTunnel(ctx, fc, tunnel, want, stays)
+	if err == nil {
+		r.recall(fc.UID, func(m *peerMemory) { m.closed = r.Now() })
+	}
+	return wait, err
 }
 
 // closeInstead writes only the part that closes, of a Tunnel that the API server refused: an error in the rest must

@@ -219,6 +219,37 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	is("once there is room again", tt.exposed...)
 }
 
+// While many pods end, a Tunnel is written a few times a second and not for each of them, and soon has none of them.
+func TestPodsThatEndTogetherCloseTogether(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	many := addressesFrom(netip.MustParseAddr("10.240.0.1"), 200)
+	tt.exposed = []allow.Exposed{sourced("shop", many...)}
+	tt.look(t, "milan")
+	writes, before := 0, tt.allow(t)
+	for i := range 95 {
+		tt.exposed = []allow.Exposed{sourced("shop", many[i+1:]...)}
+		tt.look(t, "milan")
+		if now := tt.allow(t); !cmp.Equal(now, before) {
+			writes, before = writes+1, now
+		}
+		tt.clock.Pass(10 * time.Millisecond)
+	}
+	if writes < 3 || writes > 4 {
+		t.Errorf("written %d times while 95 pods end in a second, want 3 or 4", writes)
+	}
+	result, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "milan"}})
+	if err != nil || result.RequeueAfter > closePause {
+		t.Errorf("what is still to close is requeued after %s: %v", result.RequeueAfter, err)
+	}
+	tt.clock.Pass(closePause)
+	tt.look(t, "milan")
+	want, _ := allow.Plan(tt.exposed, nil)
+	if diff := cmp.Diff(want, tt.allow(t)); diff != "" {
+		t.Errorf("open is (-want +got):\n%s", diff)
+	}
+}
+
 // What the API server does not take opens nothing, and keeps nothing open.
 func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 	t.Parallel()

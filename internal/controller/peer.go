@@ -135,6 +135,8 @@ type peerMemory struct {
 	replaced string
 	// opened is when something was last opened to it; without it, one write is not paced.
 	opened time.Time
+	// closed is when something was last closed to it.
+	closed time.Time
 	// cut is since when pods of nodes have not reached it. The condition has that time, too, once it was reported.
 	cut gateways.CutsSince
 	// leaving is since when the peer is being forgotten, all contracts with it are closed here, and it was not
