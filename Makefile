@@ -202,7 +202,7 @@ bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks: tunnels compare
 	@TUNNEL_BENCH=1 ENTENTE_ROUNDS=30 go test -count 1 -parallel 1 -timeout 3h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestKeysOfNodesAreReplacedWithoutLoss|TestPresharedKeysAreReplacedWithoutLoss|TestMemoryUnderFlood|TestTunnelProcessAtRest|TestFabricAtRest|TestAChangeOfOnePeerRewritesNothingOfOthers)$$' ./tunnel
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
-	@cd integration && go run -buildvcs=false ./bench -pods 1,100,1000,5000
+	@cd integration && go run -buildvcs=false ./bench -pods 1,100,1000,5000 -network
 	@cd integration && go test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./lan
 
 .PHONY: conformance

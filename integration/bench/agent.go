@@ -26,7 +26,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/bare"
 	"github.com/entente-dev/entente/integration/lab"
-	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering/jointoken"
 )
@@ -40,7 +39,9 @@ const provider = "provider"
 // agent is a cluster's control plane, with the chart's objects, and its agent as a
 // process of this machine.
 type agent struct {
-	name   string
+	name string
+	// pods is the prefix of the cluster's pods.
+	pods   string
 	lab    *lab.LightLab
 	client ctrlclient.WithWatch
 	cmd    *exec.Cmd
@@ -77,9 +78,9 @@ func build(ctx context.Context, root, binary string, instead map[string]string) 
 	return nil
 }
 
-// startAgent brings up the control plane of a cluster and the agent in it.
-func startAgent(ctx context.Context, name, dir, root, binary string) (_ *agent, err error) {
-	a := &agent{name: name, log: filepath.Join(dir, "agent.log")}
+// startAgent brings up the control plane of a cluster and the agent in it. pods is the prefix of the cluster's pods.
+func startAgent(ctx context.Context, name, dir, root, binary, pods string) (_ *agent, err error) {
+	a := &agent{name: name, pods: pods, log: filepath.Join(dir, "agent.log")}
 	if a.lab, err = lab.StartLight(ctx, filepath.Join(dir, "lab"), lab.Options{Clusters: 1, FakeNodes: nodes}, nil); err != nil {
 		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -157,7 +158,7 @@ func (a *agent) spawn(ctx context.Context, binary, kubeconfig string, addresses 
 	a.cmd = exec.Command(binary, "agent", "--cluster-name="+a.name, //nolint:noctx // it is stopped by stop
 		"--peer-address="+a.peers, "--peer-endpoint="+a.peers, "--health-address="+a.health, "--profile-address="+a.profiles,
 		"--admin-address="+a.admin, "--kubelet-address="+addresses[4], "--metrics-address="+addresses[5],
-		"--relay-address=", "--in-band-address=", "--pod-cidr="+puppet.PodCIDR.String(), "--service-cidr=10.96.0.0/16")
+		"--relay-address=", "--in-band-address=", "--pod-cidr="+a.pods, "--service-cidr=10.96.0.0/16")
 	a.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "POD_NAME=entente-agent-bench", "POD_NAMESPACE="+bare.Namespace, "POD_IP=127.0.0.1",
 		fmt.Sprint("GOMEMLIMIT=", a.memory)) // as the chart does
 	a.cmd.Stdout, a.cmd.Stderr = out, out

@@ -317,7 +317,7 @@ func (b *bench) limits(ctx context.Context, percent int) (r limitsResult, err er
 	if err := b.wide(ctx); err != nil {
 		return r, err
 	}
-	a, err := startAgent(ctx, provider, dir, b.root, b.binary)
+	a, err := startAgent(ctx, provider, dir, b.root, b.binary, puppet.PodCIDR.String())
 	if err != nil {
 		return r, err
 	}

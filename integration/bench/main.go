@@ -117,6 +117,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	percent := flags.Int("limits", 0, "measure one peer at so many percent of all of its limits, and what it costs another, instead of many peers")
 	pods := flags.String("pods", "", "measure what offloading so many pods to another cluster costs, one number after the other, instead of many peers")
 	parts := flags.String("parts", allParts, "with -pods, what to measure; "+barePart+" is of the courses only bare pods, not compared with native ones")
+	network := flags.Bool("network", false, "with -pods, measure their courses a second time, with a contract that has a network")
 	cycles := flags.Int("cycles", 10_000, "with -pods, how many pods come and go after that; 0 for none")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
@@ -164,7 +165,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if len(podCounts) > 0 {
-		r, err := b.offloading(ctx, podCounts, strings.Split(*parts, ","), *cycles)
+		r, err := b.offloading(ctx, podCounts, strings.Split(*parts, ","), *cycles, false)
+		if err == nil && *network {
+			var more podsResult
+			more, err = b.offloading(ctx, podCounts, []string{"courses"}, 0, true)
+			r.Courses = append(r.Courses, more.Courses...)
+		}
 		b.reportPods(r)
 		return errors.Join(err, keepNumbers(*file, r))
 	}
@@ -228,7 +234,7 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, err
 	}
-	a, err := startAgent(ctx, provider, dir, b.root, b.binary)
+	a, err := startAgent(ctx, provider, dir, b.root, b.binary, puppet.PodCIDR.String())
 	if err != nil {
 		return r, err
 	}

@@ -67,6 +67,11 @@ type cost struct {
 type course struct {
 	Pods int  `json:"pods"`
 	Bare bool `json:"bare"`
+	// Network: the contract has a network, TunnelWrites is how often a cluster wrote its Tunnel a second at most while
+	// the pods came or went, and Conflicts how many writes of any object conflicted.
+	Network      bool    `json:"network,omitempty"`
+	TunnelWrites float64 `json:"tunnelWrites,omitempty"`
+	Conflicts    float64 `json:"conflicts,omitempty"`
 	// Native and Offloaded is how long it took until all ran, NativeGone and Gone until none
 	// was left at home, in seconds.
 	Native     float64 `json:"native"`
@@ -187,9 +192,9 @@ type podBench struct {
 }
 
 // offloading measures what offloading n pods costs, for each of the numbers, and with the last the rest.
-func (b *bench) offloading(ctx context.Context, counts []int, parts []string, cycles int) (r podsResult, err error) {
-	b.say("two clusters start and peer")
-	w, err := b.startTwo(ctx)
+func (b *bench) offloading(ctx context.Context, counts []int, parts []string, cycles int, network bool) (r podsResult, err error) {
+	b.say("two clusters start and peer, with a network: %v", network)
+	w, err := b.startTwo(ctx, network)
 	if err != nil {
 		return r, err
 	}
@@ -246,7 +251,7 @@ func (b *bench) keepLogs(w *two) error {
 
 // course makes and deletes n pods, first of home's if that is to be compared, and then offloaded.
 func (p *podBench) course(ctx context.Context, n int, bare, compared bool) (c course, err error) {
-	c.Pods, c.Bare = n, bare
+	c.Pods, c.Bare, c.Network = n, bare, p.network
 	kind := map[bool]string{false: "in a Deployment", true: "one by one"}[bare]
 	if compared {
 		if err := p.natively(ctx, &c, kind); err != nil {
@@ -271,10 +276,15 @@ func (p *podBench) course(ctx context.Context, n int, bare, compared bool) (c co
 		}
 		h2, a2, err := p.asked(ctx)
 		*home, *abroad = costOf(h, h2, n), costOf(a, a2, n)
+		c.tunnelUse(took, h.server, h2.server)
+		c.tunnelUse(took, a.server, a2.server)
 		lists := map[string]string{consumer: listOf(h.server, h2.server, n), provider: listOf(a.server, a2.server, n)}
 		return took, errors.Join(err, p.keepLists(n, bare, what, lists))
 	}
 	if c.Offloaded, err = step(func(ctx context.Context) error { return p.create(ctx, offloadedTo, n, bare) }, n, &c.Home, &c.Provider, "come"); err != nil {
+		return c, err
+	}
+	if err := p.seesExposed(ctx, n); err != nil {
 		return c, err
 	}
 	grown := map[string]size{}
@@ -286,8 +296,11 @@ func (p *podBench) course(ctx context.Context, n int, bare, compared bool) (c co
 	if c.Gone, err = step(func(ctx context.Context) error { return p.remove(ctx, offloadedTo, bare) }, 0, &c.HomeGone, &c.ProviderGone, "go"); err != nil {
 		return c, err
 	}
+	if c.Network {
+		p.say("%d pods %s: the Tunnels were written %.1f times a second at most, and %.0f writes conflicted", n, kind, c.TunnelWrites, c.Conflicts)
+	}
 	p.say("%d pods %s: %.2f s over %s s native; %.1f and %.1f requests a pod; %.2f s over %s s to delete",
-		n, kind, c.Offloaded, measured(c.Native), c.Home.Requests, c.Provider.Requests, c.Gone, measured(c.NativeGone))
+		n, kind+c.suffix(), c.Offloaded, measured(c.Native), c.Home.Requests, c.Provider.Requests, c.Gone, measured(c.NativeGone))
 	return c, nil
 }
 
@@ -640,9 +653,9 @@ func (b *bench) reportPods(r podsResult) {
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "pods\tnative s\toffloaded s\tratio\tnative gone s\tgone s\tratio\thome requests\tprovider requests\tto delete\tprovider\thome CPU ms\tprovider CPU ms\tAPI servers CPU ms\tnative\theap KiB home\tprovider\t")
 	for _, c := range r.Courses {
-		kind := ""
+		kind := c.suffix()
 		if c.Bare {
-			kind = " bare"
+			kind = " bare" + kind
 		}
 		fmt.Fprintf(w, "%d%s\t%s\t%.2f\t%s\t%s\t%.2f\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", c.Pods, kind,
 			measured(c.Native), c.Offloaded, measured(c.Offloaded/c.Native), measured(c.NativeGone), c.Gone, measured(c.Gone/c.NativeGone),
@@ -663,7 +676,7 @@ func (b *bench) reportPods(r podsResult) {
 			continue
 		}
 		ratio := c.Offloaded / c.Native
-		b.aim(ratio <= most, "%d pods (bare: %v) run within %.1f times of native: %.2f", c.Pods, c.Bare, most, ratio)
+		b.aim(ratio <= most, "%d pods (bare: %v)%s run within %.1f times of native: %.2f", c.Pods, c.Bare, c.suffix(), most, ratio)
 	}
 	if len(r.Courses) > 0 {
 		b.aimPods(r.Courses[len(r.Courses)-1])

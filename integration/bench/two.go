@@ -41,27 +41,37 @@ type two struct {
 	home, provider *agent
 	// remote is what the offloaded namespace is called at the provider.
 	remote string
+	// network: the contract has one.
+	network bool
 }
 
-// startTwo starts both clusters, and makes their contract: without a tunnel, since
-// nothing runs that could use one.
-func (b *bench) startTwo(ctx context.Context) (_ *two, err error) {
-	w := &two{}
+// startTwo starts both clusters, and makes their contract. With a network they keep a Tunnel for it, which nothing
+// runs.
+func (b *bench) startTwo(ctx context.Context, network bool) (_ *two, err error) {
+	w := &two{network: network}
 	defer func() {
 		if err != nil {
 			w.stop()
 		}
 	}()
 	for name, to := range map[string]**agent{consumer: &w.home, provider: &w.provider} {
-		dir := filepath.Join(b.dir, name)
-		if *to, err = startAgent(ctx, name, dir, b.root, b.binary); err != nil {
+		dir := filepath.Join(b.dir, fmt.Sprint(name, "-network-", network))
+		if *to, err = startAgent(ctx, name, dir, b.root, b.binary, fakePods); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if network {
+		if err := w.both(func(a *agent) error { return a.reportFabric(ctx) }); err != nil {
+			return nil, err
 		}
 	}
 	if err := w.peer(ctx); err != nil {
 		return nil, err
 	}
-	return w, w.offload(ctx)
+	if err := w.offload(ctx); err != nil || !network {
+		return w, err
+	}
+	return w, w.connect(ctx)
 }
 
 func (w *two) stop() {
@@ -112,6 +122,9 @@ func (w *two) peer(ctx context.Context) error {
 	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: requestName}, Spec: v1alpha1.PeeringRequestSpec{
 		ForeignCluster: provider, Network: v1alpha1.NetworkNone, Resources: granted,
 	}}
+	if w.network {
+		request.Spec.Network = v1alpha1.NetworkTunnel
+	}
 	if err := w.home.client.Create(ctx, request); err != nil {
 		return err
 	}
