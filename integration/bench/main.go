@@ -172,6 +172,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			r.Courses = append(r.Courses, more.Courses...)
 		}
 		b.reportPods(r)
+		b.aimsOfPods(r)
 		return errors.Join(err, keepNumbers(*file, r))
 	}
 	if *percent != 0 {
