@@ -47,9 +47,9 @@ func diff(base, next []byte) (splices []*ententev1.SyncRequest_Splice, size int)
 	next = nil
 	at := 0
 	replace := func(until int) {
-		s := &ententev1.SyncRequest_Splice{Keep: uint32(keep), Insert: next} //nolint:gosec // an object is small
+		s := &ententev1.SyncRequest_Splice{Keep: uint32(keep), Insert: next}
 		for _, p := range old[at:until] {
-			s.Remove += uint32(len(p)) //nolint:gosec // as above
+			s.Remove += uint32(len(p))
 		}
 		at = until
 		if s.GetRemove() > 0 || len(next) > 0 {
