@@ -285,8 +285,8 @@ var rules = []rule{
 	// together. None of them reaches another but by what is listed.
 	{
 		packages: "internal/resolver",
-		ours: []string{"internal/offloadedpod",
-			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+		ours: []string{
+			"internal/offloadedpod", "api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-var addr = netip.MustParseAddr //nolint:gochecknoglobals // a shorter name for tests
+var addr = netip.MustParseAddr
 
 func TestPodsAreNamedToBothEndsIfTheySayThatTheyPeer(t *testing.T) {
 	t.Parallel()
