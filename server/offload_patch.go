@@ -103,7 +103,7 @@ func (r *syncRun) takePatch(ctx context.Context, t *syncTask, m *ententev1.SyncR
 	if base == nil {
 		return false, r.out.put(ctx, wire.AckTo(refusedPatch(p, "the provider does not remember what it changes")))
 	}
-	t.ref, t.hash, t.size, t.remember = p.Ref, p.Hash, int64(p.Size(len(base))), true
+	t.ref, t.hash, t.size = p.Ref, p.Hash, p.Size(len(base))
 	t.do = func(ctx context.Context) error { return r.patch(ctx, t, p, base) }
 	return true, nil
 }
@@ -115,7 +115,7 @@ func (r *syncRun) patch(ctx context.Context, t *syncTask, p wire.Patch, base []b
 	if err != nil {
 		return refusedPatch(p, err.Error()).Refusal
 	}
-	t.applied = o.JSON
+	t.remember, t.applied = wire.Patchable(o), o.JSON
 	return r.apply(ctx, o)
 }
 

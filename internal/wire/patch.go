@@ -104,8 +104,8 @@ type Patch struct {
 	Ref        peering.ObjectRef
 	Base, Hash peering.Hash
 	splices    []*ententev1.SyncRequest_Splice
-	// inserted is how many bytes come from the message.
-	inserted int
+	// inserted is how many bytes come from the message, removed how many of the base are left out.
+	inserted, removed int64
 }
 
 // PatchFrom reads a patch. It shares its bytes with the message.
@@ -128,7 +128,7 @@ func PatchFrom(m *ententev1.SyncRequest_Patch) (Patch, error) {
 		return Patch{}, invalid("patch.splices", "are %d, want at most %d", n, maxSplices)
 	}
 	for _, s := range p.splices {
-		p.inserted += len(s.GetInsert())
+		p.inserted, p.removed = p.inserted+int64(len(s.GetInsert())), p.removed+int64(s.GetRemove())
 	}
 	if p.inserted > MaxObjectBytes {
 		return Patch{}, invalid("patch.splices", "insert %d bytes, want at most %d", p.inserted, MaxObjectBytes)
@@ -136,25 +136,23 @@ func PatchFrom(m *ententev1.SyncRequest_Patch) (Patch, error) {
 	return p, nil
 }
 
-// Size returns how large the result can be, of a base of that size.
-func (p Patch) Size(base int) int { return base + p.inserted }
+// Size returns how many bytes making the result of a base of that size takes.
+func (p Patch) Size(base int) int64 { return int64(base) + p.inserted }
 
 // Object returns the object that the patch makes of its base. Its hash has to be that of the patch.
 func (p Patch) Object(base []byte) (peering.Object, error) {
-	out := make([]byte, 0, min(p.Size(len(base)), MaxObjectBytes))
+	n := int64(len(base)) + p.inserted - p.removed
+	if n < 2 || n > MaxObjectBytes {
+		return peering.Object{}, invalid("patch.splices", "make %d bytes, want 2 to %d", n, MaxObjectBytes)
+	}
+	out := make([]byte, 0, n) // no more, as it may be remembered for long
 	for _, s := range p.splices {
 		keep, remove := int64(s.GetKeep()), int64(s.GetRemove())
 		if keep+remove > int64(len(base)) {
 			return peering.Object{}, invalid("patch.splices", "exceed the object that they change")
 		}
-		if len(out)+int(keep)+len(s.GetInsert()) > MaxObjectBytes {
-			return peering.Object{}, invalid("patch.splices", "make more than %d bytes", MaxObjectBytes)
-		}
 		out = append(append(out, base[:keep]...), s.GetInsert()...)
 		base = base[keep+remove:]
-	}
-	if n := len(out) + len(base); n < 2 || n > MaxObjectBytes {
-		return peering.Object{}, invalid("patch.splices", "make %d bytes, want 2 to %d", n, MaxObjectBytes)
 	}
 	o := peering.Object{Ref: p.Ref, JSON: append(out, base...)}
 	if o.Hash() != p.Hash {

@@ -52,7 +52,7 @@ func patched(tb testing.TB, base, next peering.Object) (size int, result peering
 	} else {
 		var p Patch
 		if p, err = PatchFrom(m.GetPatch()); err == nil {
-			if p.Base != base.Hash() || p.Hash != next.Hash() || p.Size(len(base.JSON)) < len(next.JSON) {
+			if p.Base != base.Hash() || p.Hash != next.Hash() || p.Size(len(base.JSON)) < int64(len(next.JSON)) {
 				tb.Fatalf("the patch is of %s to %s", p.Base, p.Hash)
 			}
 			result, err = p.Object(base.JSON)
@@ -172,6 +172,23 @@ func TestHostilePatchesAreRefused(t *testing.T) {
 	}
 	if _, err := PatchFrom(nil); err == nil {
 		t.Error("nothing is not refused")
+	}
+}
+
+// A result that is remembered counts with its length, so it must not hold the room of all that was removed.
+func TestTheResultOfAPatchHoldsNoMoreThanItHas(t *testing.T) {
+	t.Parallel()
+	base := serviceWith(t, endpointsOf(5000))
+	p, err := PatchFrom(PatchTo(serviceWith(t, endpointsOf(40)), base.JSON, base.Hash()).GetPatch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := p.Object(base.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spare := cap(o.JSON) - len(o.JSON); spare > len(o.JSON) {
+		t.Errorf("a result of %d bytes holds %d more", len(o.JSON), spare)
 	}
 }
 
