@@ -183,14 +183,14 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // concerned returns the peers that may reach another one through this cluster, or that this cluster may reach through
-// it or the other way round.
+// it or the other way round. It is called for the peer as it was before a change, and as it is.
 func (r *Peers) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // they are requeued after restInterval
 	}
 	var out []reconcile.Request
-	for _, name := range transit.Concerned(o.(*v1alpha1.ForeignCluster).Spec.ClusterID, list.Items) {
+	for _, name := range transit.Concerned(o.(*v1alpha1.ForeignCluster), list.Items) {
 		out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
 	}
 	return out

@@ -147,13 +147,18 @@ func Through(peer *v1alpha1.ForeignCluster) []string {
 	return sorted(peer.Spec.Transit.Through)
 }
 
-// Concerned returns the names of the peers that may exchange packets with a cluster through this one, and of those
-// with which this one may do so through it, or with it through them.
-func Concerned(id string, all []v1alpha1.ForeignCluster) []string {
+// Concerned returns the names of the peers that may exchange packets with a peer through this one, and of those
+// with which this one may do so through it, or with it through them, as the peer's own words say and as those say that
+// are in force. The former may be of before a change: those with which it no longer does are concerned, too.
+func Concerned(of *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []string {
 	var out []string
+	id, named := of.Spec.ClusterID, []string(nil)
+	if t := of.Spec.Transit; t != nil {
+		named = slices.Concat(t.PassTo, t.Through)
+	}
 	for i := range all {
 		fc := &all[i]
-		if t := fc.Spec.Transit; t != nil && (slices.Contains(t.PassTo, id) || slices.Contains(t.Through, id)) ||
+		if t := fc.Spec.Transit; slices.Contains(named, fc.Spec.ClusterID) || t != nil && (slices.Contains(t.PassTo, id) || slices.Contains(t.Through, id)) ||
 			slices.ContainsFunc(all, func(home v1alpha1.ForeignCluster) bool {
 				return home.Spec.ClusterID == id && slices.Contains(Through(&home), fc.Spec.ClusterID)
 			}) {

@@ -118,9 +118,14 @@ func TestAChangeOfAPeerConcernsThoseItIsReachedWith(t *testing.T) {
 	a, b, c := cluster("a", nil, nil), cluster("b", nil, nil), cluster("c", nil, nil)
 	b.Spec.Transit.Through, c.Spec.Transit.PassTo = []string{"a-id"}, []string{"b-id"}
 	all := []v1alpha1.ForeignCluster{a, b, c}
-	for id, want := range map[string]string{"a-id": "[b]", "b-id": "[a c]", "c-id": "[]", "d-id": "[]"} {
-		if got := fmt.Sprint(Concerned(id, all)); got != want {
-			t.Errorf("%s concerns %s, want %s", id, got, want)
+	was := cluster("b", nil, nil) // before it was changed
+	was.Spec.Transit.Through = []string{"c-id"}
+	for _, tc := range []struct {
+		of   v1alpha1.ForeignCluster
+		want string
+	}{{a, "[b]"}, {b, "[a c]"}, {c, "[b]"}, {cluster("d", nil, nil), "[]"}, {was, "[a c]"}} {
+		if got := fmt.Sprint(Concerned(&tc.of, all)); got != tc.want {
+			t.Errorf("%s concerns %s, want %s", tc.of.Spec.ClusterID, got, tc.want)
 		}
 	}
 }
