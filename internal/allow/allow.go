@@ -229,7 +229,7 @@ func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 		if y == nil {
 			continue
 		}
-		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, DestinationPeerID: x.DestinationPeerID, HomePeerID: x.HomePeerID, Until: y.Until, AnySource: x.AnySource && y.AnySource}
+		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, DestinationPeerID: x.DestinationPeerID, HomePeerID: x.HomePeerID, Until: earlier(x.Until, y.Until), AnySource: x.AnySource && y.AnySource}
 		switch {
 		case common.AnySource:
 		case x.AnySource:
@@ -249,6 +249,14 @@ func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 		}
 	}
 	return out
+}
+
+// earlier returns the earlier of two times; nil means never.
+func earlier(a, b *metav1.Time) *metav1.Time {
+	if b == nil || a != nil && a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // both returns the elements of a list that another has, too.

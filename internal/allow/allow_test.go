@@ -175,6 +175,11 @@ func TestExposuresMeetInWhatBothOpen(t *testing.T) {
 	x := func(every bool, to []v1alpha1.Destination, from ...string) []v1alpha1.Exposure {
 		return []v1alpha1.Exposure{{Contract: "c", Namespace: "n", AnySource: every, From: from, To: to}}
 	}
+	until := func(x []v1alpha1.Exposure, hour int) []v1alpha1.Exposure {
+		end := metav1.Date(2030, 1, 1, hour, 0, 0, 0, time.UTC)
+		x[0].Until = &end
+		return x
+	}
 	for name, tc := range map[string]struct{ a, b, want []v1alpha1.Exposure }{
 		"sources":                {x(false, to(80), "10.1.0.1", "10.1.0.2"), x(false, to(80), "10.1.0.2", "10.1.0.3"), x(false, to(80), "10.1.0.2")},
 		"no common source":       {x(false, to(80), "10.1.0.1"), x(false, to(80), "10.1.0.3"), nil},
@@ -183,6 +188,10 @@ func TestExposuresMeetInWhatBothOpen(t *testing.T) {
 		"any port of one":        {x(true, to()), x(true, to(443, 8080)), x(true, to(443, 8080))},
 		"any port of the other":  {x(true, to(443)), x(true, to()), x(true, to(443))},
 		"any port of both":       {x(true, to()), x(true, to()), x(true, to())},
+		"the later end":          {until(x(true, to()), 1), until(x(true, to()), 2), until(x(true, to()), 1)},
+		"the earlier end":        {until(x(true, to()), 2), until(x(true, to()), 1), until(x(true, to()), 1)},
+		"no end of one":          {x(true, to()), until(x(true, to()), 1), until(x(true, to()), 1)},
+		"no end of the other":    {until(x(true, to()), 1), x(true, to()), until(x(true, to()), 1)},
 		"what one does not have": {x(true, to()), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
