@@ -28,7 +28,7 @@ func TestPageListsTheTestedSetups(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(page) != Page() {
-		t.Error("docs/reachability.md is out of date: `go test ./matrix -run PageSays -update` in integration writes it")
+		t.Error("docs/reachability.md is out of date: `go test ./matrix -run PageLists -update` in integration writes it")
 	}
 	if yes := strings.Count(string(page), " yes |") - 1; yes != len(Tried()) {
 		t.Errorf("the page has %d cells that work, besides the sample, and %d are tried", yes, len(Tried()))

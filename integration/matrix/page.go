@@ -17,7 +17,7 @@ node is a gateway, and the other is not. Each *yes* is a TCP connection on which
 pod that was meant. *gateway* and *other* are the node of the source (rows) and of the pod that answers
 (columns).
 
-Pods of one cluster in two others reach each other where these two do not peer, through their home, if all three
+Pods of one cluster in two others reach each other through their home, or directly where these two peer, if all three
 agree: that is off by default, and not in these tables ([how](design/0039-pods-of-one-cluster-in-two-others.md)).
 `
 
