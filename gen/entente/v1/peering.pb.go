@@ -1319,7 +1319,8 @@ type TransitNamespace struct {
 	// For each of them, the address that the pod has in the third cluster, in the same order.
 	Ipv4PodAddresses []byte `protobuf:"bytes,3,opt,name=ipv4_pod_addresses,json=ipv4PodAddresses,proto3" json:"ipv4_pod_addresses,omitempty"`
 	// The same for IPv6, 16 bytes each.
-	Ipv6Addresses    []byte `protobuf:"bytes,4,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
+	Ipv6Addresses []byte `protobuf:"bytes,4,opt,name=ipv6_addresses,json=ipv6Addresses,proto3" json:"ipv6_addresses,omitempty"`
+	// For each of them, the address that the pod has in the third cluster, in the same order.
 	Ipv6PodAddresses []byte `protobuf:"bytes,5,opt,name=ipv6_pod_addresses,json=ipv6PodAddresses,proto3" json:"ipv6_pod_addresses,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
