@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -56,20 +57,24 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 			out = append(out, allow.Exposed{Contract: c.Name, Unknown: true})
 		}
 	}
-	return append(out, a.exposedDirectly(ctx, peer)...), nil
+	directly, err := a.exposedDirectly(ctx, peer)
+	return append(out, directly...), err
 }
 
 // exposedDirectly returns what a peer's pods of third clusters may reach of these clusters' pods here.
-func (a *agent) exposedDirectly(ctx context.Context, peer peering.ClusterID) (out []allow.Exposed) {
+func (a *agent) exposedDirectly(ctx context.Context, peer peering.ClusterID) (out []allow.Exposed, err error) {
 	var all v1alpha1.ForeignClusterList
 	fc := a.addresses.peer(peer)
-	if fc == nil || a.mgr.GetClient().List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy) != nil {
-		return nil
+	if fc == nil {
+		return nil, nil
+	}
+	if err := a.mgr.GetClient().List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	for _, home := range transit.Homes(fc, all.Items) {
 		contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peering.ClusterID(home.Spec.ClusterID), ctrlclient.UnsafeDisableDeepCopy)
 		if err != nil {
-			continue
+			return nil, err
 		}
 		for i := range contracts {
 			c := &contracts[i]
@@ -85,7 +90,7 @@ func (a *agent) exposedDirectly(ctx context.Context, peer peering.ClusterID) (ou
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // opensDirectly opens the pods that this cluster runs for a contract, in one namespace, to the pods of the same

@@ -82,7 +82,7 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 			out = append(out, x)
 		}
 	}
-	out = append(out, direct(sorted, out, room)...)
+	out = append(out, direct(sorted, out, current, room)...)
 	if closed > 0 {
 		return out, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
 			"offload fewer namespaces or smaller Services to it", closed, len(sorted), MaxExposures, MaxExposed, maxPorts)
@@ -92,25 +92,40 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 
 // direct returns exposures to pods of other peers, as far as they fit beside what is open already. What does not fit
 // is reached through the pods' home. An address that is a source already stays what it is: a home that names another
-// cluster's pods gets nothing, and adds no combinations of exposures.
-func direct(sorted []Exposed, open []v1alpha1.Exposure, room int) (out []v1alpha1.Exposure) {
-	sources, share := sets.New[string](), map[string]int{}
-	for _, x := range open {
-		sources.Insert(x.From...)
+// cluster's pods gets nothing, and adds no combinations of exposures. What is open now comes first, so no other home
+// takes its sources.
+func direct(sorted []Exposed, open, current []v1alpha1.Exposure, room int) (out []v1alpha1.Exposure) {
+	type place struct{ contract, home, namespace string }
+	stands := sets.New[place]()
+	for _, x := range current {
+		stands.Insert(place{x.Contract, x.HomePeerID, x.Namespace})
 	}
-	for _, e := range sorted {
+	sources, share := map[string]place{}, map[string]int{} // by whose pods the sources are
+	for _, x := range open {
+		for _, from := range x.From {
+			sources[from] = place{}
+		}
+	}
+	isNew := func(e Exposed) bool { return !stands.Has(place{e.Contract, e.Home, e.Namespace}) }
+	for _, e := range slices.Concat(slices.DeleteFunc(slices.Clone(sorted), isNew), slices.DeleteFunc(slices.Clone(sorted), func(e Exposed) bool { return !isNew(e) })) {
 		x, to := exposureOf(e)
-		size := len(x.From) + sizeOf(to)
+		pods, size := place{home: e.Home, namespace: e.Namespace}, len(x.From)+sizeOf(to)
 		if e.Home == "" || len(x.From) == 0 || len(to) == 0 || len(open)+len(out) == MaxExposures ||
-			size > min(room, maxDirect-share[e.Home]) || sources.HasAny(x.From...) ||
+			size > min(room, maxDirect-share[e.Home]) ||
+			slices.ContainsFunc(x.From, func(from string) bool { of, taken := sources[from]; return taken && of != pods }) ||
 			slices.ContainsFunc(to, func(d v1alpha1.Destination) bool { return d.AnyPort || len(d.Ports) > maxPorts }) {
 			continue
 		}
-		sources.Insert(x.From...)
+		for _, from := range x.From {
+			sources[from] = pods
+		}
 		room, share[e.Home] = room-size, share[e.Home]+size
 		x.To = to
 		out = append(out, x)
 	}
+	slices.SortStableFunc(out, func(a, b v1alpha1.Exposure) int { // as all of them are once they stand
+		return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.HomePeerID, b.HomePeerID))
+	})
 	return out
 }
 

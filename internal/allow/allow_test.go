@@ -247,6 +247,17 @@ func TestPodsOfOtherPeersAreOpenAsAWholeOrNotAtAll(t *testing.T) {
 			t.Errorf("%s: open are %v, want %q; closed %q", name, names, tc.want, closed)
 		}
 	}
+	both := []Exposed{of("a", "b", many(1), at(80)), of("c", "d", many(2), at(80))}
+	first, _ := Plan(both[1:], nil)
+	if got, _ := Plan(both, first); !cmp.Equal(got, first) {
+		t.Errorf("another home took the sources of one that stands: %+v", got)
+	}
+	two := []Exposed{of("a", "b", many(2), at(80)), of("c", "b", many(2), at(443))}
+	if got, _ := Plan(two, nil); len(got) != 2 {
+		t.Errorf("of two contracts of one home in a namespace these are open: %+v", got)
+	} else if again, _ := Plan(two, got[1:]); !cmp.Equal(again, got) {
+		t.Errorf("the order depends on what stood before: %+v", again)
+	}
 	until := metav1.NewTime(time.Unix(2e9, 0))
 	standing, _ := Plan([]Exposed{{Contract: "a", Namespace: "shop", Home: "b", Until: until, From: many(1), To: at(80)}}, nil)
 	again, _ := Plan([]Exposed{{Contract: "a", Unknown: true}}, standing)
