@@ -449,7 +449,7 @@ func (s *mirrorState) connect() {
 	clear(s.inFlight)
 	for k, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
-		r.final, r.sentJSON, r.base = false, nil, nil
+		r.final, r.sentJSON, r.patched, r.base = false, nil, false, nil
 		// Keep the record that a pod ran until home is ready.
 		if s.ready && !r.want && !r.unwant && !r.marked {
 			s.forget(k)

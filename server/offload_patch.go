@@ -101,6 +101,7 @@ func (r *syncRun) takePatch(ctx context.Context, t *syncTask, m *ententev1.SyncR
 	}
 	base := r.bases.get(p.Ref, p.Base)
 	if base == nil {
+		r.bases.drop(p.Ref)
 		return false, r.out.put(ctx, wire.AckTo(refusedPatch(p, "the provider does not remember what it changes")))
 	}
 	t.ref, t.hash, t.size = p.Ref, p.Hash, p.Size(len(base))
