@@ -385,7 +385,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	resolver := one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template
 	for name, c := range map[string]struct{ got, want []string }{
 		"agent": {agent.Spec.Containers[0].Args, []string{
-			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--lease-duration=6s", "--kubelet-certificate=Cluster", "--node-metrics", "--cluster-name=milano",
+			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--lease-duration=6s", "--kubelet-certificate=Cluster", "--node-metrics", "--placement=policy/v1", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--home-api-address=:7452", "--home-api-service=entente-home-api", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--external-hosts=192.168.7.0/24", "--gateways=2", "--direct=Gateways", "--preshared-key-every=48h",
 			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M", "--carry-for-peers=Contracts", "--carry-through-peers=false",
