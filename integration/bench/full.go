@@ -32,6 +32,7 @@ import (
 
 // The limits of docs/limits.md, all of which the peer reaches at once. Of what is limited by namespace, too, it has 1 % less:
 // the rest is for namespaces that have less than is free.
+// Services are fewer, so that each has four ports.
 const (
 	limitContracts  = 64
 	limitNamespaces = 256

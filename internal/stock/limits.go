@@ -6,8 +6,8 @@ const (
 	// Service takes an address, of which there may be 4,096, and its ports and endpoints rules on every node.
 	maxNamespaces    = 256
 	maxConfigs       = 5_000
-	maxServices      = 1_000
-	maxAllServices   = 3_000
+	maxServices      = 1_150
+	maxAllServices   = 3_450
 	maxPorts         = 4_000
 	maxPeerEndpoints = 20_000
 	maxEndpointPorts = 60_000

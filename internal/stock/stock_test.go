@@ -113,8 +113,12 @@ func TestANamespaceLeavesRoomForOthers(t *testing.T) {
 				}
 				return n
 			}
-			if first := fill("hostile", tc.most+1); first > tc.most-tc.most/8 || first < tc.most/2 {
+			first := fill("hostile", tc.most+1)
+			if first > tc.most-tc.most/8 || first < tc.most/2 {
 				t.Errorf("one namespace has %d of %d", first, tc.most)
+			}
+			if tc.most == maxServices && first < 1000 {
+				t.Errorf("one namespace has %d Services, want 1,000", first)
 			}
 			for n := range 3 {
 				if got, want := fill(fmt.Sprint("ns-", n), tc.most/32), tc.most/32; got != want {
