@@ -197,13 +197,14 @@ soak: build image lab $(BIN)/helm $(BIN)/grpcurl ## Long runs: kill loops, rotat
 	@cd integration && ENTENTE_SOAK=1 go test -count 1 -timeout 90m -v -run '^TestChaosReachesNoPod$$' ./faults
 
 .PHONY: bench
-bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks: tunnels compared with plain WireGuard, failover, the cost of 250 peers to an agent and of one peer at all of its limits, offloaded pods compared with native ones, how fast clusters on a LAN are found (Linux, root)
+bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks: tunnels compared with plain WireGuard, failover, the cost of 250 peers to an agent and of one peer at all of its limits, offloaded pods compared with native ones, how fast clusters on a LAN are found, and how soon traffic passes after a peering (Linux, root)
 	@go test -run '^$$' -bench . -benchmem ./...
 	@TUNNEL_BENCH=1 ENTENTE_ROUNDS=30 go test -count 1 -parallel 1 -timeout 3h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestKeysOfNodesAreReplacedWithoutLoss|TestPresharedKeysAreReplacedWithoutLoss|TestMemoryUnderFlood|TestTunnelProcessAtRest|TestFabricAtRest|TestAChangeOfOnePeerRewritesNothingOfOthers)$$' ./tunnel
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
 	@cd integration && go run -buildvcs=false ./bench -pods 1,100,1000,5000 -network
 	@cd integration && go test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./lan
+	@cd integration && go test -run '^$$' -bench FirstTraffic -benchtime 1x -timeout 30m -v ./e2e
 
 .PHONY: conformance
 conformance: build image lab $(BIN)/helm $(BIN)/grpcurl ## The conformance suite of the Multi-Cluster Services API, the virtual-kubelet project's tests for providers, and tests of Kubernetes against a virtual node (Linux, root, an hour)

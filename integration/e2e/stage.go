@@ -95,7 +95,7 @@ type Installed struct {
 }
 
 // On returns a context for a test, and the World. All faults end with the test.
-func (s *Installed) On(t *testing.T) (context.Context, *World) {
+func (s *Installed) On(t testing.TB) (context.Context, *World) {
 	t.Helper()
 	ctx := s.Stage.On(t, cmp.Or(s.Patience, 12*time.Minute), s.build)
 	if s.World.Home == nil {
