@@ -165,6 +165,32 @@ func TestOnlyWhatIsOpenForPodsOfOthersIsSaidToBeOpen(t *testing.T) {
 	}
 }
 
+func TestAHomeWithManyPodsLeavesOthersTheirShare(t *testing.T) {
+	t.Parallel()
+	many := func(n int, first string) (out []string) {
+		for a := addr(first); len(out) < n; a = a.Next() {
+			out = append(out, a.String())
+		}
+		return out
+	}
+	count := func(open ...v1alpha1.Exposure) string {
+		by := map[peering.ClusterID]int{}
+		for _, t := range Opened(open) {
+			by[t.Cluster] += len(t.Addresses)
+		}
+		return fmt.Sprint(by)
+	}
+	all := v1alpha1.Exposure{HomePeerID: "b", To: []v1alpha1.Destination{{Addresses: many(2*peering.MaxDirect, "10.0.0.0")}}}
+	few := v1alpha1.Exposure{HomePeerID: "c", To: []v1alpha1.Destination{{Addresses: many(3, "10.1.0.0")}}}
+	more := v1alpha1.Exposure{HomePeerID: "a", To: []v1alpha1.Destination{{Addresses: many(peering.MaxDirect, "10.2.0.0")}}}
+	if got, want := count(all, few), "map[b:1021 c:3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := count(all, few, more), "map[a:510 b:511 c:3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestAPathPassesOnlyWhileItsConditionSaysSo(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: true, metav1.ConditionFalse: false, metav1.ConditionUnknown: false, "": false} {

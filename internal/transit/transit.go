@@ -6,6 +6,7 @@
 package transit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -187,29 +188,45 @@ func Addresses(list []v1alpha1.TransitAddresses) []netip.Addr {
 	return out
 }
 
-// List lists addresses by their cluster, sorted, each once, at most most in all. It
+// List lists addresses by their cluster, sorted, each once, at most most in all, of which each cluster has its share. It
 // returns how many are left out.
 func List(by map[string][]netip.Addr, most int) (out []v1alpha1.TransitAddresses, left int) {
+	var sizes []int
 	for _, id := range slices.Sorted(maps.Keys(by)) {
 		addrs := slices.Clone(by[id])
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		addrs = slices.Compact(addrs)
-		listed := addrs[:min(len(addrs), most)]
-		if len(out) == peering.MaxTransit {
-			listed = nil
-		}
-		left += len(addrs) - len(listed)
-		most -= len(listed)
-		if len(listed) == 0 {
+		if len(addrs) == 0 || len(out) == peering.MaxTransit {
+			left += len(addrs)
 			continue
 		}
 		t := v1alpha1.TransitAddresses{ClusterID: id}
-		for _, a := range listed {
+		for _, a := range addrs {
 			t.Addresses = append(t.Addresses, a.String())
 		}
-		out = append(out, t)
+		out, sizes = append(out, t), append(sizes, len(addrs))
 	}
-	return out, left
+	for i, n := range shares(sizes, most) {
+		left += sizes[i] - n
+		out[i].Addresses = out[i].Addresses[:n]
+	}
+	return slices.DeleteFunc(out, func(t v1alpha1.TransitAddresses) bool { return len(t.Addresses) == 0 }), left
+}
+
+// shares divides room among clusters that need so much each: one that does not get all that it needs gets at least as
+// much as any other. Of equal ones the last has what does not divide evenly.
+func shares(need []int, room int) []int {
+	order := make([]int, len(need))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(need[a], need[b]) })
+	out := make([]int, len(need))
+	for i, at := range order {
+		out[at] = min(need[at], max(room, 0)/(len(order)-i))
+		room -= out[at]
+	}
+	return out
 }
 
 // ToWire writes a list as it is announced to a peer.

@@ -93,12 +93,36 @@ func TestANamespaceAtTwoPeersThatDoNotReachEachOtherIsAGap(t *testing.T) {
 func TestMoreAddressesThanThereIsRoomForAreCounted(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr
-	out, left := List(map[string][]netip.Addr{"b": {addr("10.0.0.3")}, "a": {addr("10.0.0.2"), addr("10.0.0.1"), addr("10.0.0.2")}}, 2)
-	if left != 1 || len(out) != 1 || out[0].ClusterID != "a" || strings.Join(out[0].Addresses, " ") != "10.0.0.1 10.0.0.2" {
+	out, left := List(map[string][]netip.Addr{"b": {addr("10.0.0.3")}, "a": {addr("10.0.0.2"), addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.4")}}, 3)
+	if left != 1 || len(out) != 2 || out[0].ClusterID != "a" || strings.Join(out[0].Addresses, " ") != "10.0.0.1 10.0.0.2" || out[1].Addresses[0] != "10.0.0.3" {
 		t.Errorf("%v, %d left out", out, left)
 	}
-	if back := FromWire(ToWire(out)); len(back) != 1 || back[0].ClusterID != "a" || len(back[0].Addresses) != 2 {
+	if back := FromWire(ToWire(out)); len(back) != 2 || back[0].ClusterID != "a" || len(back[0].Addresses) != 2 {
 		t.Errorf("it crosses as %v", back)
+	}
+}
+
+func TestEachClusterHasItsShareOfTheRoom(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		need []int
+		room int
+		want string
+	}{
+		"there is room for all":              {[]int{3, 0, 4}, 7, "[3 0 4]"},
+		"the first needs all of it":          {[]int{1024, 10}, 1024, "[1014 10]"},
+		"the last needs all of it":           {[]int{10, 1024}, 1024, "[10 1014]"},
+		"both need all of it":                {[]int{1024, 1024}, 1024, "[512 512]"},
+		"what one does not need goes around": {[]int{900, 1, 900, 500}, 1000, "[333 1 333 333]"},
+		"it does not divide evenly":          {[]int{9, 9, 9}, 10, "[3 3 4]"},
+		"there is less than there are":       {[]int{9, 9, 9}, 2, "[0 1 1]"},
+		"there is none":                      {[]int{9, 9}, 0, "[0 0]"},
+		"there is less than none":            {[]int{9, 9}, -3, "[0 0]"},
+		"nobody needs any":                   {nil, 5, "[]"},
+	} {
+		if got := fmt.Sprint(shares(tc.need, tc.room)); got != tc.want {
+			t.Errorf("%s: %s, want %s", what, got, tc.want)
+		}
 	}
 }
 
