@@ -41,7 +41,7 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 		return 0, nil
 	}
 	stays := allow.Common(tunnel.Spec.Allow, spec.Allow)
-	closes := closing(&tunnel.Spec, &spec, stays)
+	closes := allow.Closes(&tunnel.Spec, &spec, stays)
 	var wait, closeWait time.Duration
 	r.recall(fc.UID, func(m *peerMemory) {
 		wait, closeWait = m.opened.Add(tunnelPause).Sub(r.Now()), m.closed.Add(closePause).Sub(r.Now())
@@ -124,20 +124,6 @@ func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		return fmt.Errorf("tunnel to %s: %w", tunnel.Name, err)
 	}
 	return nil
-}
-
-// closing reports whether the desired Tunnel opens less than the current one: fewer addresses, for less long, or
-// fewer prefixes. stays is what of it stays open.
-func closing(current, desired *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
-	lost := func(current, desired []v1alpha1.PrefixAlias) bool {
-		return slices.ContainsFunc(current, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(desired, a) })
-	}
-	fewer := slices.ContainsFunc(current.RemoteAliasBlocks, func(b string) bool { return !slices.Contains(desired.RemoteAliasBlocks, b) })
-	sooner := current.PeerID != "" && len(current.ContractEnds) == 0 && len(desired.ContractEnds) > 0 || slices.ContainsFunc(desired.ContractEnds, func(e v1alpha1.ContractEnd) bool {
-		return slices.ContainsFunc(current.ContractEnds, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.Time.Before(&h.Time) })
-	})
-	return sooner || current.PeerID != desired.PeerID && current.PeerID != "" || fewer || lost(current.Local, desired.Local) || lost(current.Remote, desired.Remote) ||
-		!equality.Semantic.DeepEqual(current.Allow, stays)
 }
 
 // paceStatus takes the write of a peer's status from the peer's budget. If there is no room it postpones what
