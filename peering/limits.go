@@ -120,8 +120,9 @@ const (
 	// MaxTransit is from how many third clusters a peer may be reached through another one.
 	MaxTransit = 16
 	// MaxDirect is how many addresses of pods in third clusters a peer may name to be reached
-	// directly, and how many of its own it may open to pods of third clusters, MaxDirectNamespaces
-	// of how many namespaces in each of these clusters.
+	// directly, how many of its own it may open to pods of third clusters, and of how many it may say
+	// that it runs them for third clusters. MaxDirectNamespaces is of how many namespaces in each of
+	// these clusters.
 	MaxDirect           = 1024
 	MaxDirectNamespaces = 64
 	// MaxContracts is how many contracts a peer may report.

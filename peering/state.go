@@ -75,6 +75,9 @@ type Network struct {
 	// Opened are the sender's own addresses of pods that it runs for third clusters, by these, and
 	// that the receiver's pods of the same clusters reach directly.
 	Opened []TransitAddresses
+	// Running are the sender's own addresses of pods that it runs for third clusters, by these, as
+	// far as these named the receiver's pods of the same namespaces to it.
+	Running []TransitAddresses
 	// PresharedKeyShare is the sender's share of the preshared key; zero means unset.
 	PresharedKeyShare PresharedKeyShare
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.

@@ -631,6 +631,13 @@ type PeerNetwork struct {
 	// +listMapKey=clusterID
 	// +kubebuilder:validation:MaxItems=16
 	Opened []TransitAddresses `json:"opened,omitempty"`
+	// running is the addresses of pods, as the peer uses them itself, that it runs for third clusters: only to these
+	// are pods opened that this cluster runs for them. Each clusterID is that of the pods' home.
+	// +optional
+	// +listType=map
+	// +listMapKey=clusterID
+	// +kubebuilder:validation:MaxItems=16
+	Running []TransitAddresses `json:"running,omitempty"`
 	// observations is where the peer sees gateways of this cluster that address
 	// translation hides.
 	// +optional

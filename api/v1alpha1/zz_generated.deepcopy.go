@@ -2038,6 +2038,13 @@ func (in *PeerNetwork) DeepCopyInto(out *PeerNetwork) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.Running != nil {
+		in, out := &in.Running, &out.Running
+		*out = make([]TransitAddresses, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.Observations != nil {
 		in, out := &in.Observations, &out.Observations
 		*out = make([]Observation, len(*in))

@@ -27,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/internal/clock"
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/exchange"
 	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/fencing"
@@ -101,6 +102,7 @@ type agent struct {
 	groups    *trust.Groups
 	nodes     *nodes
 	offloaded *offload.Provider
+	directly  *direct.Provider
 	home      *homeapi.Home
 	fences    *fencing.Keeper
 	exports   *services.Exports

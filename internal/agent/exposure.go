@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/exposure"
-	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
@@ -57,55 +55,8 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 			out = append(out, allow.Exposed{Contract: c.Name, Unknown: true})
 		}
 	}
-	directly, err := a.exposedDirectly(ctx, peer)
+	directly, err := a.directly.Exposed(ctx, a.addresses.peer(peer))
 	return append(out, directly...), err
-}
-
-// exposedDirectly returns what a peer's pods of third clusters may reach of these clusters' pods here.
-func (a *agent) exposedDirectly(ctx context.Context, peer peering.ClusterID) (out []allow.Exposed, err error) {
-	var all v1alpha1.ForeignClusterList
-	fc := a.addresses.peer(peer)
-	if fc == nil {
-		return nil, nil
-	}
-	if err := a.mgr.GetClient().List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	for _, home := range transit.Homes(fc, all.Items) {
-		contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peering.ClusterID(home.Spec.ClusterID), ctrlclient.UnsafeDisableDeepCopy)
-		if err != nil {
-			return nil, err
-		}
-		for i := range contracts {
-			c := &contracts[i]
-			if c.Spec.Role != v1alpha1.ContractProvider || !store.Unverified(c).Desired().Tunnel {
-				continue
-			}
-			served, known := a.offloaded.Served(c.Name)
-			for _, ns := range transit.NamespacesIn(home, string(peer)) {
-				out = append(out, opensDirectly(c, home, transit.Sources(ns, func(there netip.Addr) (netip.Addr, bool) { return a.addresses.named(peer, there) }), ns.Name, served[ns.Name]))
-			}
-			if a.startup.Unsure(c.Name, known, time.Now()) {
-				out = append(out, allow.Exposed{Contract: c.Name, Unknown: true})
-			}
-		}
-	}
-	return out, nil
-}
-
-// opensDirectly opens the pods that this cluster runs for a contract, in one namespace, to the pods of the same
-// namespace in another cluster, which are the addresses in from.
-func opensDirectly(c *v1alpha1.Contract, home *v1alpha1.ForeignCluster, from map[bool][]netip.Addr, namespace string, served []offload.Served) allow.Exposed {
-	x := allow.Exposed{Contract: c.Name, Namespace: namespace, Home: home.Spec.ClusterID, Until: store.EndOf(c)}
-	for _, addrs := range from {
-		x.From = append(x.From, addrs...)
-	}
-	for _, s := range served {
-		if len(from[s.Addr.Is4()]) > 0 {
-			x.To = append(x.To, allow.Destination{Addr: s.Addr, Port: v1alpha1.DestinationPort{Protocol: s.Protocol, Port: s.Port}})
-		}
-	}
-	return x
 }
 
 // servedChanged updates the tunnels to the peers that a consumer names as those whose pods reach its pods here.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
@@ -58,6 +59,10 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		return err
 	}
 	a.fences.Stock = a.offloaded
+	a.directly = &direct.Provider{Client: a.mgr.GetClient(), Pods: a.offloaded, Named: a.addresses.named, Unsure: func(contract string, known bool) bool {
+		return a.startup.Unsure(contract, known, time.Now())
+	}}
+	a.states.Running = a.directly.Running
 	return errors.Join(a.run(a.offloaded.Run), a.run(a.provider.Run), a.run(a.fences.Run))
 }
 

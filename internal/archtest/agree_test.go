@@ -39,7 +39,7 @@ func TestLimitsAgree(t *testing.T) {
 		"aliases of addresses":       "internal/aliases.maxAddresses, peering.MaxAddresses, tunnel/plan.maxAddresses",
 		"blocks for a peer":          "internal/aliases.maxBlocks, ForeignCluster.status.aliasBlocks, Tunnel.spec.remoteAliasBlocks, peering.MaxBlocks, proto Network.alias_blocks, ForeignCluster.status.network.aliasBlocks, Tunnel.spec.localAliasBlocks",
 		"addresses of a block":       "peering.MaxBlockAddresses, ForeignCluster.status.network.aliasBlocks.addresses, Tunnel.spec.localAliasBlocks.addresses",
-		"third clusters":             "ForeignCluster.spec.transit.through, peering.MaxTransit, proto Network.through, ForeignCluster.status.network.through, proto Network.direct, ForeignCluster.status.network.direct, proto Network.opened, ForeignCluster.status.network.opened",
+		"third clusters":             "ForeignCluster.spec.transit.through, peering.MaxTransit, proto Network.through, ForeignCluster.status.network.through, proto Network.direct, ForeignCluster.status.network.direct, proto Network.opened, ForeignCluster.status.network.opened, proto Network.running, ForeignCluster.status.network.running",
 		"namespaces of direct pods":  "peering.MaxDirectNamespaces, proto TransitAddresses.namespaces, ForeignCluster.status.network.transit.namespaces, Tunnel.spec.transit.namespaces",
 		"clusters passed to":         "ForeignCluster.spec.transit.passTo, peering.MaxTransit, Tunnel.spec.transit, proto Network.transit, ForeignCluster.status.network.transit",
 		"addresses passed to":        "peering.MaxAddresses, Tunnel.spec.transit.addresses, ForeignCluster.status.network.transit.addresses, internal/aliases.maxAddresses",

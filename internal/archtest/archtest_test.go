@@ -252,6 +252,12 @@ var rules = []rule{
 	},
 	// Which peers reach each other through this cluster.
 	{packages: "internal/transit", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
+	// And what a provider opens and says so that pods reach each other without it.
+	{
+		packages: "internal/direct",
+		ours:     []string{"api/...", "peering/...", "internal/allow", "internal/endpoints", "internal/kube", "internal/store", "internal/transit", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"sigs.k8s.io/controller-runtime"},
+	},
 	// Which preshared keys tunnels have.
 	{
 		packages: "internal/presharedkeys",

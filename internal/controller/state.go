@@ -58,6 +58,8 @@ type States struct {
 	Offering func(peer peering.ClusterID) peering.Offering
 	// Capabilities lists what this cluster can do for a peer beyond the protocol's revision. Nil means nothing.
 	Capabilities func(peer peering.ClusterID) []string
+	// Running returns which pods this cluster runs for others, for a peer of all; see peering.Network. Nil means none.
+	Running func(ctx context.Context, peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) ([]peering.TransitAddresses, error)
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does. If it is nil the Secret is
 	// read whenever a peer sends its share of a key.
 	Versions client.Reader
@@ -187,6 +189,12 @@ func (s *States) addObservations(ctx context.Context, fc *v1alpha1.ForeignCluste
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
 	network.Direct = transit.IDs(transit.Direct(fc, peers.Items))
+	if s.Running != nil {
+		var err error
+		if network.Running, err = s.Running(ctx, fc, peers.Items); err != nil {
+			return err
+		}
+	}
 	network.Observations, _ = observations(nodes, fc.Spec.ClusterID) // that not all are is in the Network condition
 	if s.SessionAddress != nil {
 		network.ReceiverAddress = s.SessionAddress(peering.ClusterID(fc.Spec.ClusterID))
@@ -475,7 +483,7 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 	before = cmp.Or(before, &v1alpha1.PeerNetwork{})
 	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes), Observations: observationsFromWire(n.Observations, before.Observations, now)}
 	out.Transit, out.Through = transit.FromWire(n.Transit), transit.Texts(n.Through)
-	out.Opened, out.Direct = transit.FromWire(n.Opened), transit.Texts(n.Direct)
+	out.Opened, out.Direct, out.Running = transit.FromWire(n.Opened), transit.Texts(n.Direct), transit.FromWire(n.Running)
 	if n.ReceiverAddress.IsValid() {
 		out.OwnAddress = n.ReceiverAddress.String()
 	}

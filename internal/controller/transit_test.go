@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/allow"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -254,5 +257,39 @@ func TestANetworkPlanShowsWhatPasses(t *testing.T) {
 	}
 	if got, want := show(r.a, r.hub.id), "[{"+r.c.id+" true 1 1 }]"; got != want {
 		t.Errorf("the plan of an end is %s, want %s", got, want)
+	}
+}
+
+// Which pods run here for others is part of the state for a peer, and of what is recorded of it; while it cannot be read,
+// no state says that none do.
+func TestWhichPodsRunForOthersIsSentAndRecorded(t *testing.T) {
+	t.Parallel()
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider))
+	pt.States.Endpoints = func() []string { return nil }
+	pt.States.KeyShare = func(peering.ClusterID, uint64) peering.PresharedKeyShare { return peering.PresharedKeyShare{1} }
+	running := []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("e", 32)), Addresses: []netip.Addr{pod(1), pod(2)}}}
+	var fails error
+	pt.States.Running = func(_ context.Context, peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) ([]peering.TransitAddresses, error) {
+		if peer.Name != "milan" || len(all) != 1 {
+			t.Errorf("asked for %s of %d peers", peer.Name, len(all))
+		}
+		return running, fails
+	}
+	state, err := pt.States.State(t.Context(), milan.ID)
+	if err != nil || !cmp.Equal(state.Network.Running, running, cmpopts.EquateComparable(netip.Addr{})) {
+		t.Fatalf("the state has %v, %v", state.Network, err)
+	}
+	state.Network.PresharedKeyShare = peering.PresharedKeyShare{}
+	if err := pt.States.Observe(t.Context(), milan.ID, state); err != nil {
+		t.Fatal(err)
+	}
+	want := []v1alpha1.TransitAddresses{{ClusterID: strings.Repeat("e", 32), Addresses: []string{pod(1).String(), pod(2).String()}}}
+	if diff := cmp.Diff(want, peertest.PeerCalled(t, pt.Client, "milan").Status.Network.Running); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	fails = errors.New("no response")
+	if _, err := pt.States.State(t.Context(), milan.ID); !errors.Is(err, fails) {
+		t.Errorf("a state without them is sent: %v", err)
 	}
 }

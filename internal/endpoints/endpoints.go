@@ -21,6 +21,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// Served is a port on which a pod is an endpoint of a Service of its own namespace.
+type Served struct {
+	Addr     netip.Addr
+	Protocol corev1.Protocol
+	Port     int32
+}
+
 // SliceSize is how many endpoints one EndpointSlice has at most.
 const SliceSize = 100
 

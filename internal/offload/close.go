@@ -16,29 +16,12 @@ import (
 )
 
 // Exposed returns the addresses of a contract's live pods, which the peer may reach. known is false
-// until this cluster's pods are known, a moment after a start. Pods in their node's network have no
-// address of their own.
+// until this cluster's pods are known, a moment after a start.
 func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
-	if !p.inv.known() {
-		return nil, false
-	}
-	known = true
-	for _, o := range p.inv.of(contract) {
-		if !live(o) {
-			continue
-		}
-		pod, seen := p.inv.pod(o.Namespace, o.Name)
-		if !seen {
-			known = false
-			continue
-		}
-		if pod == nil || pod.Spec.HostNetwork || ended(pod.Status.Phase) || string(pod.UID) != o.Status.PodUID {
-			continue
-		}
-		for _, ip := range append(slices.Clone(pod.Status.PodIPs), corev1.PodIP{IP: pod.Status.PodIP}) {
-			if a, err := netip.ParseAddr(ip.IP); err == nil {
-				out = append(out, a)
-			}
+	pods, known := p.addresses(contract)
+	for _, in := range pods {
+		for _, addrs := range in {
+			out = append(out, addrs...)
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -12,8 +13,8 @@ import (
 )
 
 // Where two ends peer with each other, pods of the cluster in between reach each other directly: it names the pods'
-// own addresses to both ends, each end opens to the other those that it runs, and says so, and then the other end's
-// Services lead there.
+// own addresses to both ends, each end says to the other which of them it runs, opens them to those that the other one
+// runs, and says so, and then the other end's Services lead there.
 
 // Direct returns the IDs of the clusters that this one reaches through a peer, and with which it peers itself.
 func Direct(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []string {
@@ -164,11 +165,66 @@ func Places(home *v1alpha1.ForeignCluster) map[netip.Addr]Place {
 	return out
 }
 
+// Running returns the pods that this cluster runs for peers through which it reaches another one, by these: those of
+// each namespace of which such a peer names pods there, as far as there is room, as a whole or not at all. pods returns
+// the addresses of those that run here for a peer, by its namespaces.
+func Running(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, pods func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr) []peering.TransitAddresses {
+	by, taken := map[string][][]netip.Addr{}, map[netip.Addr]bool{}
+	var sizes []int
+	homes := Homes(peer, all)
+	slices.SortFunc(homes, func(a, b *v1alpha1.ForeignCluster) int { return strings.Compare(a.Spec.ClusterID, b.Spec.ClusterID) })
+	homes = homes[:min(len(homes), peering.MaxTransit)]
+	for _, home := range homes {
+		size, in := 0, pods(home)
+		for _, ns := range NamespacesIn(home, peer.Spec.ClusterID) {
+			addrs := in[ns.Name]
+			if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return taken[a] }) {
+				continue // of two pods one is gone
+			}
+			for _, a := range addrs {
+				taken[a] = true
+			}
+			by[home.Spec.ClusterID], size = append(by[home.Spec.ClusterID], addrs), size+len(addrs)
+		}
+		sizes = append(sizes, size)
+	}
+	whole := map[string][]netip.Addr{}
+	for i, room := range shares(sizes, peering.MaxDirect) {
+		id := homes[i].Spec.ClusterID
+		for _, addrs := range by[id] {
+			if len(addrs) <= room {
+				room -= len(addrs)
+				whole[id] = append(whole[id], addrs...)
+			}
+		}
+	}
+	list, _ := List(whole, peering.MaxDirect)
+	return ToWire(list)
+}
+
+// RunsFor returns the addresses of pods that a peer says it runs for another one.
+func RunsFor(peer *v1alpha1.ForeignCluster, home string) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	if peer.Status.Network != nil {
+		for _, t := range peer.Status.Network.Running {
+			for _, a := range Addresses([]v1alpha1.TransitAddresses{t}) {
+				out[a] = out[a] || t.ClusterID == home
+			}
+		}
+	}
+	return out
+}
+
 // Sources returns the addresses, as this cluster knows them, of the pods of a peer's namespace in a third cluster, by
-// family. A family of which one has no address here is missing: its pods could not all open flows.
-func Sources(ns v1alpha1.TransitNamespace, known func(netip.Addr) (netip.Addr, bool)) map[bool][]netip.Addr {
+// family: of those that the third cluster says it runs for the peer. The peer may not know yet that one is gone, and
+// somebody else's pod have its address. A family of which one has no address here is missing: its pods could not all
+// open flows.
+func Sources(ns v1alpha1.TransitNamespace, runs map[netip.Addr]bool, known func(netip.Addr) (netip.Addr, bool)) map[bool][]netip.Addr {
 	out, left := map[bool][]netip.Addr{}, map[bool]bool{}
 	for _, p := range Pods(ns) {
+		if !runs[p.There] {
+			continue
+		}
 		if a, ok := known(p.There); ok {
 			out[a.Is4()] = append(out[a.Is4()], a)
 		} else {

@@ -131,9 +131,87 @@ func TestEachNamespaceIsNamedAsAWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
+// Of random pods the list has those of whole namespaces that the home names, within the limit, of which each home has its
+// share, and what crosses is what was said.
+func TestWhatRunsIsSaidOfWholeNamespacesWithinTheLimit(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	third := cluster("c", nil, nil)
+	for range 60 {
+		all, running := []v1alpha1.ForeignCluster{third}, map[string]map[string][]netip.Addr{}
+		next := addr("10.0.0.0")
+		for n := range r.IntN(peering.MaxTransit + 3) {
+			home := cluster(fmt.Sprint("home-", n), nil, nil)
+			id := home.Spec.ClusterID
+			home.Spec.Transit.Through = []string{"c-id"}
+			named := v1alpha1.TransitAddresses{ClusterID: "c-id", Addresses: []string{"x"}}
+			running[id] = map[string][]netip.Addr{"not-named": {addr("10.255.0.1")}}
+			for i := range r.IntN(8) {
+				name := fmt.Sprint("ns-", i)
+				named.Namespaces = append(named.Namespaces, v1alpha1.TransitNamespace{Name: name})
+				for range r.IntN(200) {
+					next = next.Next()
+					running[id][name] = append(running[id][name], next)
+				}
+			}
+			home.Status.Network.Transit = []v1alpha1.TransitAddresses{named}
+			all = append(all, home)
+		}
+		got := Running(&third, all, func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr { return running[home.Spec.ClusterID] })
+		total := 0
+		for _, said := range got {
+			total += len(said.Addresses)
+			has := map[netip.Addr]bool{}
+			for _, a := range said.Addresses {
+				has[a] = true
+			}
+			for name, addrs := range running[string(said.Cluster)] {
+				in := 0
+				for _, a := range addrs {
+					if has[a] {
+						in++
+						delete(has, a)
+					}
+				}
+				if in > 0 && (in < len(addrs) || name == "not-named") {
+					t.Fatalf("of %s %d of %d pods are said", name, in, len(addrs))
+				}
+			}
+			if len(has) > 0 {
+				t.Fatalf("%d pods are said that do not run", len(has))
+			}
+		}
+		if total > peering.MaxDirect || len(got) > peering.MaxTransit {
+			t.Fatalf("%d pods of %d homes", total, len(got))
+		}
+		var fc v1alpha1.ForeignCluster
+		fc.Status.Network = &v1alpha1.PeerNetwork{Running: FromWire(got)}
+		for _, said := range got {
+			if runs := RunsFor(&fc, string(said.Cluster)); !runs[said.Addresses[0]] {
+				t.Fatalf("%v does not run for %s", said.Addresses[0], said.Cluster)
+			}
+			if runs := RunsFor(&fc, "another"); runs[said.Addresses[0]] {
+				t.Fatalf("%v runs for another, too", said.Addresses[0])
+			}
+		}
+	}
+	home, thief := cluster("home", nil, nil), cluster("thief", nil, nil)
+	for _, fc := range []*v1alpha1.ForeignCluster{&home, &thief} {
+		fc.Spec.Transit.Through = []string{"c-id"}
+		fc.Status.Network.Transit = []v1alpha1.TransitAddresses{{ClusterID: "c-id", Namespaces: []v1alpha1.TransitNamespace{{Name: "shop"}}}}
+	}
+	got := Running(&third, []v1alpha1.ForeignCluster{third, thief, home}, func(*v1alpha1.ForeignCluster) map[string][]netip.Addr {
+		return map[string][]netip.Addr{"shop": {addr("10.0.0.1")}}
+	})
+	if want := "[{home-id [10.0.0.1] []}]"; fmt.Sprint(got) != want {
+		t.Errorf("an address of two is said as %v, want %s: no peer accepts it twice", got, want)
+	}
+}
+
 func TestAFamilyOpensOnlyIfAllPodsHaveAnAddressHere(t *testing.T) {
 	t.Parallel()
 	ns := v1alpha1.TransitNamespace{Name: "shop", Addresses: []string{"10.0.0.1", "10.0.0.2", "fd00::1"}, PodAddresses: []string{"10.9.0.1", "10.8.0.1", "fd09::1"}}
+	runs := map[netip.Addr]bool{addr("10.9.0.1"): true, addr("10.8.0.1"): true, addr("fd09::1"): true}
 	known := func(prefixes ...string) func(netip.Addr) (netip.Addr, bool) {
 		return func(a netip.Addr) (netip.Addr, bool) {
 			return a, slices.ContainsFunc(prefixes, func(p string) bool { return netip.MustParsePrefix(p).Contains(a) })
@@ -145,9 +223,13 @@ func TestAFamilyOpensOnlyIfAllPodsHaveAnAddressHere(t *testing.T) {
 		"map[]":                         nil,
 		"map[false:[fd09::1] true:[10.9.0.1 10.8.0.1]]": {"10.0.0.0/8", "fd09::/64"},
 	} {
-		if got := fmt.Sprint(Sources(ns, known(in...))); got != want {
+		if got := fmt.Sprint(Sources(ns, runs, known(in...))); got != want {
 			t.Errorf("with %v: %s, want %s", in, got, want)
 		}
+	}
+	delete(runs, addr("10.8.0.1")) // it is gone there, so the others may have the family
+	if got, want := fmt.Sprint(Sources(ns, runs, known("10.9.0.0/16"))), "map[true:[10.9.0.1]]"; got != want {
+		t.Errorf("without one: %s, want %s", got, want)
 	}
 }
 

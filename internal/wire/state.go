@@ -126,6 +126,9 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	for _, t := range n.Opened {
 		m.Opened = append(m.Opened, transitTo(t))
 	}
+	for _, t := range n.Running {
+		m.Running = append(m.Running, transitTo(t))
+	}
 	for _, id := range n.Through {
 		m.Through = append(m.Through, string(id))
 	}
@@ -191,11 +194,12 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	keep(&err, &n.Transit)(readAll("state.network.transit", m.GetTransit(), peering.MaxTransit, transitFrom))
 	keep(&err, &n.Through)(readAll("state.network.through", m.GetThrough(), peering.MaxTransit, clusterIDFrom))
 	keep(&err, &n.Direct)(readAll("state.network.direct", m.GetDirect(), peering.MaxTransit, clusterIDFrom))
-	keep(&err, &n.Opened)(readAll("state.network.opened", m.GetOpened(), peering.MaxTransit, openedFrom))
+	keep(&err, &n.Opened)(readAll("state.network.opened", m.GetOpened(), peering.MaxTransit, ownFrom))
+	keep(&err, &n.Running)(readAll("state.network.running", m.GetRunning(), peering.MaxTransit, ownFrom))
 	if err == nil {
 		err = cmp.Or(
 			checkThirds("state.network.transit", peering.MaxAddresses, n.Addresses, n.Transit), checkDirect(n.Transit),
-			checkThirds("state.network.opened", peering.MaxDirect, nil, n.Opened),
+			checkThirds("state.network.opened", peering.MaxDirect, nil, n.Opened), checkThirds("state.network.running", peering.MaxDirect, nil, n.Running),
 		)
 	}
 	keep(&err, &n.Blocks)(readAll("state.network.alias_blocks", m.GetAliasBlocks(), peering.MaxBlocks, blockFrom))
@@ -354,8 +358,8 @@ func transitFrom(field string, m *ententev1.TransitAddresses) (t peering.Transit
 	return t, err
 }
 
-// openedFrom reads addresses of the sender's own, which are in no namespaces.
-func openedFrom(field string, m *ententev1.TransitAddresses) (peering.TransitAddresses, error) {
+// ownFrom reads addresses of the sender's own, which are in no namespaces.
+func ownFrom(field string, m *ententev1.TransitAddresses) (peering.TransitAddresses, error) {
 	if len(m.GetNamespaces()) > 0 {
 		return peering.TransitAddresses{}, invalid(field+".namespaces", "want none")
 	}

@@ -52,6 +52,7 @@ func fullState() peering.PeerState {
 			}}},
 			Direct:  []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))},
 			Opened:  []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("e", 32)), Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.8"), netip.MustParseAddr("fd12::8")}}},
+			Running: []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("e", 32)), Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.7"), netip.MustParseAddr("10.200.0.8")}}},
 			Through: []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))}, PresharedKeyShare: peering.PresharedKeyShare{9},
 			Rotation:        &peering.KeyRotation{Number: 7, NextKeyShare: peering.PresharedKeyShare{8}, NewestInstalled: 8, OldestInUse: 6},
 			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
@@ -180,6 +181,19 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"an address opened for two clusters": {func(s *ententev1.PeerState) {
 			s.Network.Opened = append(s.Network.Opened, &ententev1.TransitAddresses{ClusterId: strings.Repeat("f", 32), Ipv4Addresses: []byte{10, 200, 0, 8}})
 		}, "state.network.opened[1].addresses"},
+		"running for a cluster twice":         {func(s *ententev1.PeerState) { s.Network.Running = append(s.Network.Running, s.Network.Running[0]) }, "state.network.running[1].cluster_id"},
+		"running for a malformed cluster ID":  {func(s *ententev1.PeerState) { s.Network.Running[0].ClusterId = "../x" }, "state.network.running[0].cluster_id"},
+		"running for too many":                {func(s *ententev1.PeerState) { s.Network.Running = make([]*ententev1.TransitAddresses, 17) }, "state.network.running"},
+		"running in namespaces":               {func(s *ententev1.PeerState) { s.Network.Running[0].Namespaces = s.Network.Transit[0].Namespaces }, "state.network.running[0].namespaces"},
+		"half an address of a pod it runs":    {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = make([]byte, 6) }, "state.network.running[0].ipv4_addresses"},
+		"pods that it runs, in no order":      {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.running[0].ipv4_addresses"},
+		"a pod that runs at IPv4 in IPv6":     {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv6Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.running[0].ipv6_addresses"},
+		"running too much": {func(s *ententev1.PeerState) {
+			s.Network.Running[0].Ipv4Addresses = ascending(peering.MaxDirect + 1)
+		}, "state.network.running"},
+		"a pod that runs for two clusters": {func(s *ententev1.PeerState) {
+			s.Network.Running = append(s.Network.Running, &ententev1.TransitAddresses{ClusterId: strings.Repeat("f", 32), Ipv4Addresses: []byte{10, 200, 0, 8}})
+		}, "state.network.running[1].addresses"},
 		"through a malformed cluster ID": {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
 		"through too many":               {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
 		"an address twice":               {func(s *ententev1.PeerState) { s.Network.Ipv4Addresses = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.ipv4_addresses"},

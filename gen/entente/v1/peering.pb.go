@@ -1093,7 +1093,13 @@ type Network struct {
 	// Addresses of the sender's pods, as it uses them itself, that it runs for other clusters and
 	// that the receiver's pods of the same clusters reach directly now. cluster_id is that of
 	// the pods' home, and has no namespaces. The limit is 1024 addresses in all.
-	Opened        []*TransitAddresses `protobuf:"bytes,26,rep,name=opened,proto3" json:"opened,omitempty"`
+	Opened []*TransitAddresses `protobuf:"bytes,26,rep,name=opened,proto3" json:"opened,omitempty"`
+	// Addresses of the sender's pods, as it uses them itself, that it runs for other clusters: all
+	// those of each namespace of which the other cluster named pods that the receiver runs to the
+	// sender, in transit. The receiver opens nothing directly to an address at the sender that the
+	// other cluster names and that is missing here. cluster_id is that of the pods' home, and has no
+	// namespaces. The limit is 1024 addresses in all.
+	Running       []*TransitAddresses `protobuf:"bytes,27,rep,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1229,6 +1235,13 @@ func (x *Network) GetDirect() []string {
 func (x *Network) GetOpened() []*TransitAddresses {
 	if x != nil {
 		return x.Opened
+	}
+	return nil
+}
+
+func (x *Network) GetRunning() []*TransitAddresses {
+	if x != nil {
+		return x.Running
 	}
 	return nil
 }
@@ -1824,7 +1837,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xc7\x06\n" +
+	"\fPHASE_CLOSED\x10\x03\"\x89\a\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1841,7 +1854,8 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\atransit\x18\x17 \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\atransit\x12)\n" +
 	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\x12'\n" +
 	"\x06direct\x18\x19 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\x06direct\x12>\n" +
-	"\x06opened\x18\x1a \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\x06opened\"\xe7\x01\n" +
+	"\x06opened\x18\x1a \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\x06opened\x12@\n" +
+	"\arunning\x18\x1b \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\arunning\"\xe7\x01\n" +
 	"\x10TransitAddresses\x12'\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01 R\tclusterId\x120\n" +
@@ -1972,26 +1986,27 @@ var file_entente_v1_peering_proto_depIdxs = []int32{
 	23, // 22: entente.v1.Network.alias_blocks:type_name -> entente.v1.AliasBlock
 	19, // 23: entente.v1.Network.transit:type_name -> entente.v1.TransitAddresses
 	19, // 24: entente.v1.Network.opened:type_name -> entente.v1.TransitAddresses
-	20, // 25: entente.v1.TransitAddresses.namespaces:type_name -> entente.v1.TransitNamespace
-	2,  // 26: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 27: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 28: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 29: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 30: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 31: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 32: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 33: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 34: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 35: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 36: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 37: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 38: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 39: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	19, // 25: entente.v1.Network.running:type_name -> entente.v1.TransitAddresses
+	20, // 26: entente.v1.TransitAddresses.namespaces:type_name -> entente.v1.TransitNamespace
+	2,  // 27: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 28: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 29: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 30: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 31: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 32: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 33: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 34: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 35: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 36: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 37: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 38: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 39: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 40: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	34, // [34:41] is the sub-list for method output_type
+	27, // [27:34] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
