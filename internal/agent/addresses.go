@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/store"
@@ -23,6 +24,9 @@ import (
 // reads from a cache.
 type addresses struct {
 	client client.Reader
+
+	// openings is what peers opened for pods of other clusters, as the tables say.
+	openings direct.Openings
 
 	mu     sync.Mutex
 	tables map[peering.ClusterID]*table
@@ -41,15 +45,8 @@ type table struct {
 	ours []plan.Mapping
 	// places is where the peer's pods in third clusters are, by their addresses at the peer.
 	places map[netip.Addr]transit.Place
-	// passes: traffic with the peer passes. opened is the addresses that it opened for pods of other clusters.
+	// passes: traffic with the peer passes.
 	passes bool
-	opened map[opened]bool
-}
-
-// opened is an address of a peer's, of a pod that it runs for another one.
-type opened struct {
-	home peering.ClusterID
-	addr netip.Addr
 }
 
 // peer returns the ForeignCluster of a peer, for reading only; nil if it is not known.
@@ -89,7 +86,7 @@ func (a *addresses) endpoint(home peering.ClusterID, addr netip.Addr) (netip.Add
 	}
 	if at, ok := t.places[addr]; ok && at.Third != home {
 		third := a.table(at.Third)
-		if third != nil && third.passes && third.opened[opened{home, at.There}] {
+		if third != nil && third.passes && a.openings.Count(at.Third, transit.Opening{Home: home, Addr: at.There}) {
 			if alias, ok := third.named(at.There); ok {
 				return alias, true
 			}
@@ -117,7 +114,7 @@ func (a *addresses) places(home peering.ClusterID) (open, named []netpolicy.Mapp
 			continue
 		}
 		m := netpolicy.Mapping{Real: netip.PrefixFrom(addr, addr.BitLen()), Alias: netip.PrefixFrom(alias, alias.BitLen())}
-		if named = append(named, m); third.opened[opened{home, at.There}] {
+		if named = append(named, m); a.openings.Count(at.Third, transit.Opening{Home: home, Addr: at.There}) {
 			open = append(open, m)
 		}
 	}
@@ -189,11 +186,13 @@ func (a *addresses) table(peer peering.ClusterID) *table {
 	defer a.mu.Unlock()
 	if fc == nil {
 		delete(a.tables, peer)
+		a.openings.Forget(peer)
 		return nil
 	}
 	t := a.tables[peer]
 	if t == nil || t.uid != string(fc.UID) || t.version != fc.ResourceVersion || fc.ResourceVersion == "" {
 		t = tableOf(fc)
+		a.openings.See(peer, transit.Openings(fc))
 		if a.tables == nil {
 			a.tables = map[peering.ClusterID]*table{}
 		}
@@ -204,7 +203,7 @@ func (a *addresses) table(peer peering.ClusterID) *table {
 
 func tableOf(fc *v1alpha1.ForeignCluster) *table {
 	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}, reals: map[netip.Addr]netip.Addr{}, released: map[netip.Addr]bool{}}
-	t.places, t.passes, t.opened = transit.Places(fc), transit.Passes(fc), map[opened]bool{}
+	t.places, t.passes = transit.Places(fc), transit.Passes(fc)
 	for _, b := range fc.Status.AliasBlocks {
 		for _, r := range b.Released {
 			if int(r.Index) < len(b.Addresses) {
@@ -220,11 +219,6 @@ func tableOf(fc *v1alpha1.ForeignCluster) *table {
 	}
 	if n := fc.Status.Network; n != nil {
 		t.ours = fabric.Mappings(n.Aliases, n.AliasBlocks)
-		for _, o := range transit.ToWire(n.Opened) {
-			for _, addr := range o.Addresses {
-				t.opened[opened{o.Cluster, addr}] = true
-			}
-		}
 	}
 	return t
 }

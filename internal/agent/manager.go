@@ -99,6 +99,7 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 		return err
 	}
 	a.addresses = &addresses{client: a.mgr.GetCache()}
+	a.addresses.openings.Changed = a.readdressed
 	return nil
 }
 

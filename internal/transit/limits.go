@@ -1,0 +1,19 @@
+package transit
+
+import (
+	"time"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// Limits of addresses that a peer opens for pods of others, and takes back.
+const (
+	// flapPause is for how long one that was taken back and comes again does not count. It doubles each time, up to
+	// flapPauseMost.
+	flapPause     = 10 * time.Second
+	flapPauseMost = 10 * time.Minute
+	// flapForget is for how long one has to be open, or taken back, to count as one that never came again.
+	flapForget = 30 * time.Minute
+	// maxTakenBack is of how many of a peer that were taken back it is known when they were.
+	maxTakenBack = 4 * peering.MaxDirect
+)
