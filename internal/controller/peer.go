@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,62 +214,12 @@ func (r *Peers) affected() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { enqueue(ctx, q, all) },
 		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { enqueue(ctx, q, all) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			peers, everybody := fabricChanges(e.ObjectOld.(*v1alpha1.FabricNode), e.ObjectNew.(*v1alpha1.FabricNode))
+			peers, everybody := gateways.Changes(e.ObjectOld.(*v1alpha1.FabricNode), e.ObjectNew.(*v1alpha1.FabricNode))
 			if everybody || len(peers) > 0 {
 				enqueue(ctx, q, func(fc *v1alpha1.ForeignCluster) bool { return everybody || peers[fc.Spec.ClusterID] })
 			}
 		},
 	}
-}
-
-// fabricChanges returns the peers to which a FabricNode's paths changed, and whether something changed that affects
-// all peers: what they are sent of it, or its path to the gateway. The write of each fabric once a minute is not a
-// change; see Gateways.
-func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
-	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
-	a.Paths, b.Paths, a.DirectPaths, b.DirectPaths, a.ObservedGateways, b.ObservedGateways, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
-	a.KeyRotationMessage, b.KeyRotationMessage, a.EndToEnd, b.EndToEnd = "", "", nil, nil
-	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
-		return nil, true
-	}
-	type path struct {
-		peer, node, state, message, way string
-		key                             int64
-		next                            bool
-	}
-	paths := func(n *v1alpha1.FabricNode) map[path]bool {
-		out := make(map[path]bool, len(n.Status.Paths))
-		for _, p := range n.Status.Paths {
-			state := p.State
-			if p.Standby {
-				state += " on standby"
-			}
-			if p.LargePacketsLost {
-				state += " for small packets"
-			}
-			out[path{p.PeerID, p.Node, state, p.Message, p.ConnectionType, p.PresharedKeyNumber, p.NextPresharedKeyStored}] = true
-		}
-		for _, o := range n.Status.ObservedGateways {
-			out[path{peer: o.PeerID, node: o.PublicKey, state: "observed at", message: o.Endpoint}] = true
-		}
-		for _, e := range n.Status.EndToEnd {
-			out[path{peer: e.PeerID, node: e.Node, state: "end to end " + e.State, message: e.Message}] = true
-		}
-		return out
-	}
-	was, is := paths(before), paths(after)
-	peers = map[string]bool{}
-	for _, side := range []map[path]bool{was, is} {
-		for p := range side {
-			if was[p] != is[p] {
-				peers[p.peer] = true
-			}
-		}
-	}
-	if peers[after.Spec.ClusterID] {
-		return nil, true
-	}
-	return peers, false
 }
 
 // Reconcile implements reconcile.Reconciler.
