@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
@@ -434,5 +435,49 @@ func TestAddressesAreTranslatedAgainOnceAliasesCanBeRead(t *testing.T) {
 	tt.look(t, "milan")
 	if len(told) != calls {
 		t.Errorf("called again for nothing: %v", told)
+	}
+}
+
+// Once a peer is forgotten its path does not count: Services that lead there directly do not any more, and the peers
+// through which it is reached are sent that this cluster no longer peers with it.
+func TestForgettingAPeerIsAnnouncedAtOnce(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	home := peertest.TrustedAs("rome", peertest.NewOther(t, "rome"))
+	milan := peertest.PeerCalled(t, tt.Client, "milan")
+	home.Spec.Transit = &v1alpha1.Transit{Through: []string{milan.Spec.ClusterID}}
+	if err := tt.Client.Create(t.Context(), home); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	tt.look(t, "milan")
+	milan = peertest.PeerCalled(t, tt.Client, "milan")
+	meta.SetStatusCondition(&milan.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionNetwork, Status: metav1.ConditionTrue, Reason: "TunnelUp"})
+	if err := tt.Client.Status().Update(t.Context(), milan); err != nil {
+		t.Fatal(err)
+	}
+	var readdressed []peering.ClusterID
+	tt.Readdressed = func(id peering.ClusterID) { readdressed = append(readdressed, id) }
+	direct := func() []string {
+		var all v1alpha1.ForeignClusterList
+		if err := tt.Client.List(t.Context(), &all); err != nil {
+			t.Fatal(err)
+		}
+		return transit.Direct(home, all.Items)
+	}
+	tt.announce(milan)
+	if len(readdressed) != 1 || len(direct()) != 1 {
+		t.Fatalf("readdressed %v, direct %v", readdressed, direct())
+	}
+	if err := tt.Client.Delete(t.Context(), milan); err != nil {
+		t.Fatal(err)
+	}
+	milan = peertest.PeerCalled(t, tt.Client, "milan")
+	if got := tt.concerned(t.Context(), milan); len(got) != 1 || got[0].Name != "rome" || len(direct()) > 0 {
+		t.Errorf("%v are reconciled, and direct are %v", got, direct())
+	}
+	tt.look(t, "milan")
+	if len(readdressed) != 2 || readdressed[1] != peering.ClusterID(milan.Spec.ClusterID) {
+		t.Errorf("readdressed %v", readdressed)
 	}
 }

@@ -241,6 +241,9 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if !s.secondary {
+		r.announce(&fc) // also when it is forgotten: what led to it directly leads elsewhere at once
+	}
 	if !fc.DeletionTimestamp.IsZero() {
 		return r.forget(ctx, s)
 	}
@@ -249,9 +252,6 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err // the object changed, so it is reconciled again
 	}
 	before := fc.DeepCopy()
-	if !s.secondary {
-		r.announce(before)
-	}
 	fc.Status = plan.status
 	tunnel, err := r.act(ctx, s, plan)
 	if err != nil {
