@@ -481,3 +481,63 @@ func TestForgettingAPeerIsAnnouncedAtOnce(t *testing.T) {
 		t.Errorf("readdressed %v", readdressed)
 	}
 }
+
+// What is open for the pods of another peer is written within that one's budget, whatever the Tunnel's peer has left, and
+// what follows from the peer's own word within the peer's.
+func TestATunnelIsWrittenAtTheCostOfWhoseSakeItIs(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	addr := netip.MustParseAddr
+	milan, rome := peering.ClusterID(peertest.PeerCalled(t, tt.Client, "milan").Spec.ClusterID), peering.ClusterID("rome")
+	direct := func(from ...netip.Addr) allow.Exposed {
+		x := sourced("shop", from...)
+		x.Home = string(rome)
+		return x
+	}
+	var spent peering.ClusterID
+	written := func(exposed ...allow.Exposed) bool {
+		t.Helper()
+		tt.clock.Pass(tunnelPause)
+		if tt.exposed = exposed; spent != "" {
+			spendAll(tt.States.Budget, spent)
+		}
+		tt.look(t, "milan")
+		want, _ := allow.Plan(exposed, nil)
+		return cmp.Equal(want, tt.allow(t), cmpopts.EquateEmpty())
+	}
+	own := sourced("bank", addr("10.240.0.1"))
+	if !written(own, direct(addr("10.240.1.1"))) || !written(own, direct(addr("10.240.1.1"), addr("10.240.1.2"))) {
+		t.Fatal("the Tunnel is not written")
+	}
+	spent = milan
+	if !written(own, direct(addr("10.240.1.1"), addr("10.240.1.2"), addr("10.240.1.3"))) {
+		t.Error("what is open for rome waits for milan's budget")
+	}
+	if written(own, sourced("news", addr("10.240.0.2")), direct(addr("10.240.1.1"), addr("10.240.1.2"), addr("10.240.1.3"))) {
+		t.Error("what is open to milan does not wait for its budget")
+	}
+	fc := peertest.PeerCalled(t, tt.Client, "milan")
+	fc.Status.Network.Running = []v1alpha1.TransitAddresses{{ClusterID: string(rome), Addresses: []string{"10.0.0.1"}}}
+	if err := tt.Client.Status().Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	if written(own, direct(addr("10.240.1.1"), addr("10.240.1.2"), addr("10.240.1.3"), addr("10.240.1.4"))) {
+		t.Error("what milan said is at rome's cost")
+	}
+	spent = ""
+	tt.clock.Pass(10 * time.Minute)
+	if !written(own, direct(addr("10.240.1.1"), addr("10.240.1.2"))) {
+		t.Fatal("the Tunnel is not written once there is room")
+	}
+	spent = rome
+	if written(own, direct(addr("10.240.1.1"), addr("10.240.1.2"), addr("10.240.1.5"))) {
+		t.Error("what is open for rome does not wait for its budget")
+	}
+	written(own, direct(addr("10.240.1.1")))
+	if want, _ := allow.Plan(tt.exposed, nil); !cmp.Equal(allow.Common(tt.allow(t), want), tt.allow(t), cmpopts.EquateEmpty()) {
+		t.Error("what closes for rome waits for its budget")
+	}
+	if !written(own, sourced("news", addr("10.240.0.2")), direct(addr("10.240.1.1"), addr("10.240.1.5"))) {
+		t.Error("what is open to milan waits for rome's budget")
+	}
+}
