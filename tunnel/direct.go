@@ -54,9 +54,9 @@ type remote struct{ cluster, node string }
 
 // directSeen is what this node observes of a node of a peer.
 type directSeen struct {
-	// gateway says that there is a tunnel to it in any case, entry that it is a gateway at which the
-	// traffic with its cluster may enter that.
-	gateway, entry bool
+	// gateway says that there is a tunnel to it in any case, entrance that it is a gateway at which
+	// traffic with its cluster may enter that, and entry that there is such traffic now.
+	gateway, entrance, entry bool
 	// rate is the pods' traffic with it in bytes a second, by any way.
 	rate float64
 	path probe.PathState
@@ -163,51 +163,70 @@ func entryRates(rates map[remote]float64, entrances []remote) map[remote]float64
 	return out
 }
 
+// candidate is a node of a peer that has a tunnel or should have one, by the traffic that it would have.
+type candidate struct {
+	remote
+	weight float64
+}
+
 // admit opens tunnels to the nodes with most traffic, and gives up others for them. A node with a
-// tunnel loses it only to one with twice its traffic. Each peer gets as many tunnels as the others
-// before one gets more.
+// tunnel loses it only to one with twice its traffic. Entrances, of which each has the traffic of a whole
+// peer, and other nodes have half of the tunnels each, and what the others do not need.
 func (d directs) admit(now time.Time, seen map[remote]directSeen) {
-	type entry struct {
-		remote
-		weight float64
-		level  int // how many nodes of the same peer are before it
-	}
-	var all []entry
+	var entrances, others []candidate
 	slots := 0
 	for r, o := range seen {
+		c := candidate{remote: r, weight: o.rate}
 		switch s := d[r]; {
 		case o.gateway:
+			continue
 		case !s.since.IsZero():
 			slots++
-			if s.leaving.IsZero() {
-				all = append(all, entry{remote: r, weight: 2 * o.rate})
+			if !s.leaving.IsZero() {
+				continue
 			}
-		case o.rate >= directWorth && !now.Before(s.again):
-			all = append(all, entry{remote: r, weight: o.rate})
-		}
-	}
-	slices.SortFunc(all, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(b.weight, a.weight), compareRemotes(a.remote, b.remote))
-	})
-	levels := map[string]int{}
-	for i := range all {
-		all[i].level = levels[all[i].cluster]
-		levels[all[i].cluster]++
-	}
-	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Compare(a.level, b.level) })
-	for i, e := range all {
-		s := d[e.remote]
-		switch {
-		case i < directMost && s.since.IsZero() && slots < directMost:
-			slots++
-			s.since, s.busy = now, now
-		case i >= directMost && !s.since.IsZero() && now.Sub(s.since) >= directKept:
-			s.leaving, s.use = now, false
-		default:
+			c.weight *= 2
+		case o.rate < directWorth || now.Before(s.again):
 			continue
 		}
-		d[e.remote] = s
+		if o.entrance {
+			entrances = append(entrances, c)
+		} else {
+			others = append(others, c)
+		}
 	}
+	admit := func(list []candidate, most int) {
+		for i, c := range ranked(list) {
+			s := d[c.remote]
+			switch {
+			case i < most && s.since.IsZero() && slots < directMost:
+				slots++
+				s.since, s.busy = now, now
+			case i >= most && !s.since.IsZero() && now.Sub(s.since) >= directKept:
+				s.leaving, s.use = now, false
+			default:
+				continue
+			}
+			d[c.remote] = s
+		}
+	}
+	admit(others, max(directMost/2, directMost-len(entrances)))
+	admit(entrances, max(directMost/2, directMost-len(others)))
+}
+
+// ranked sorts nodes so that each peer gets as many tunnels as the others before one gets more, those with most
+// traffic first.
+func ranked(list []candidate) []candidate {
+	slices.SortFunc(list, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), compareRemotes(a.remote, b.remote))
+	})
+	level, count := map[remote]int{}, map[string]int{} // how many nodes of the same peer are before each
+	for _, c := range list {
+		level[c.remote] = count[c.cluster]
+		count[c.cluster]++
+	}
+	slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(level[a.remote], level[b.remote]) })
+	return list
 }
 
 func compareRemotes(a, b remote) int {
@@ -248,15 +267,16 @@ type directory struct {
 	nodes    map[remote]plan.RemoteNode
 	gateways []remote
 	// entrances are the gateways of each peer that carry its traffic first, entrancesMost of them.
-	entrances []remote
-	aliases   map[netip.Addr]remote
-	counted   []netip.Prefix
-	problems  []plan.Problem
+	entrances  []remote
+	isEntrance map[remote]bool
+	aliases    map[netip.Addr]remote
+	counted    []netip.Prefix
+	problems   []plan.Problem
 }
 
 // newDirectory reads a desired state.
 func newDirectory(d *plan.Desired) directory {
-	out := directory{of: d, nodes: map[remote]plan.RemoteNode{}, aliases: map[netip.Addr]remote{}}
+	out := directory{of: d, nodes: map[remote]plan.RemoteNode{}, isEntrance: map[remote]bool{}, aliases: map[netip.Addr]remote{}}
 	var nodes []plan.RemoteNode
 	nodes, out.problems = plan.RemoteNodes(*d)
 	for _, n := range nodes {
@@ -272,6 +292,9 @@ func newDirectory(d *plan.Desired) directory {
 	}
 	slices.SortFunc(out.counted, netip.Prefix.Compare)
 	out.entrances = entrances(d.ClusterID, out.gateways)
+	for _, g := range out.entrances {
+		out.isEntrance[g] = true
+	}
 	return out
 }
 

@@ -42,7 +42,7 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		if !announced {
 			continue
 		}
-		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r] + entries[r], entry: entries[r] > 0}
+		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r] + entries[r], entry: entries[r] > 0, entrance: f.directory.isEntrance[r]}
 		if f.busy(n.PublicKey) {
 			o.rate += f.traffic[n.PublicKey].rate
 		}

@@ -157,6 +157,73 @@ func TestDirectTunnelsAreBoundedAndShared(t *testing.T) {
 	})
 }
 
+// However many peers have traffic, gateways at which it enters leave tunnels for nodes, and the other way round.
+func TestEntrancesAndNodesLeaveEachOtherTunnels(t *testing.T) {
+	const half = directMost / 2
+	for name, tt := range map[string]struct {
+		// peers have so many busy entrances and nodes each.
+		peers, entrances, nodes int
+		// first is those that are busy some minutes before the others are.
+		first string
+		// want is to how many entrances and nodes there are tunnels.
+		wantEntrances, wantNodes int
+	}{
+		"there is room for all":                {peers: 10, entrances: 3, nodes: 3, wantEntrances: 30, wantNodes: 30},
+		"entrances alone":                      {peers: 30, entrances: 3, wantEntrances: directMost},
+		"nodes alone":                          {peers: 30, nodes: 3, wantNodes: directMost},
+		"many of both":                         {peers: 22, entrances: 3, nodes: 3, wantEntrances: half, wantNodes: half},
+		"many entrances, and then nodes":       {peers: 22, entrances: 3, nodes: 3, first: "entrance", wantEntrances: half, wantNodes: half},
+		"many nodes, and then entrances":       {peers: 22, entrances: 3, nodes: 3, first: "node", wantEntrances: half, wantNodes: half},
+		"many entrances and few nodes":         {peers: 50, entrances: 3, nodes: 1, first: "entrance", wantEntrances: half, wantNodes: half},
+		"many nodes of few peers":              {peers: 2, entrances: 3, nodes: 60, wantEntrances: 6, wantNodes: directMost - 6},
+		"many nodes of few peers were first":   {peers: 2, entrances: 3, nodes: 60, first: "node", wantEntrances: 6, wantNodes: directMost - 6},
+		"a single peer has its three gateways": {peers: 1, entrances: 3, nodes: 200, wantEntrances: 3, wantNodes: directMost - 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen, early := map[remote]directSeen{}, map[remote]directSeen{}
+			add := func(kind string, cluster, count int, o directSeen) {
+				for n := range count {
+					r := remote{fmt.Sprint("c", cluster), fmt.Sprint(kind, n)}
+					seen[r] = o
+					if tt.first == kind {
+						early[r] = o
+					}
+				}
+			}
+			for c := range tt.peers {
+				add("entrance", c, tt.entrances, directSeen{path: probe.PathUp, entrance: true, entry: true, rate: 100 * directWorth})
+				add("node", c, tt.nodes, directSeen{path: probe.PathUp, rate: directWorth})
+			}
+			now, d := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), directs{}
+			for i := range 120 {
+				now = now.Add(5 * time.Second)
+				is := seen
+				if i < 60 && tt.first != "" {
+					is = early
+				}
+				d = d.next(now, is)
+			}
+			entrances, nodes, peers := 0, 0, map[string]int{}
+			for r, s := range d {
+				switch {
+				case s.since.IsZero():
+				case seen[r].entrance:
+					entrances++
+				default:
+					nodes++
+					peers[r.cluster]++
+				}
+			}
+			if entrances != tt.wantEntrances || nodes != tt.wantNodes {
+				t.Errorf("tunnels to %d entrances and %d nodes, want %d and %d", entrances, nodes, tt.wantEntrances, tt.wantNodes)
+			}
+			if least := min(tt.nodes, tt.wantNodes/tt.peers); least > 0 && len(peers) < tt.peers {
+				t.Errorf("only %d of %d peers have tunnels to nodes", len(peers), tt.peers)
+			}
+		})
+	}
+}
+
 func TestDirectMeterCountsNewBytesOnly(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	a, b, c := netip.MustParseAddr("198.18.1.0"), netip.MustParseAddr("198.18.2.0"), netip.MustParseAddr("198.18.3.0")

@@ -7,7 +7,9 @@ const (
 	// maxMTU is the largest device MTU.
 	maxMTU = 65535 - wireGuardOverhead
 	// directMost is how many nodes of peers have tunnels at a time for the pods on them, those
-	// between two gateways apart. One in use is probed five times a second.
+	// between two gateways apart. One in use is probed five times a second. Half of them are
+	// for gateways at which traffic with other nodes enters, as far as they need it, and half for
+	// other nodes.
 	directMost = 64
 )
 
