@@ -34,7 +34,7 @@ func Page() string {
 	for i, reason := range reasons {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, reason)
 	}
-	b.WriteString("\n## Setups\n\nEach *yes* is tried in each of these setups, between all pairs of clusters and so both in-band and\nout-of-band, by `make matrix`. The sample runs with every change.\n\n")
+	b.WriteString("\n## Setups\n\nEach *yes* is tried in each of these setups, between all pairs of clusters and so both in-band and\nout-of-band, by `make matrix`. The sample runs with every change. No setup sets\n`cluster.podCIDRs`: the prefixes of pools are learnt from the ConfigMap `kubeadm-config`, which says `podSubnet`\n([how](design/0048-prefixes-that-nobody-names.md)).\n\n")
 	b.WriteString("| prefixes of the clusters | IP families | addresses of pods | kube-proxy | sample |\n| --- | --- | --- | --- | --- |\n")
 	for _, s := range Setups() {
 		sample := ""
