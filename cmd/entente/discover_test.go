@@ -126,6 +126,17 @@ func TestInfoShowsDNSPublications(t *testing.T) {
 	golden(t, "info-dns-refused", w, []string{"info"})
 }
 
+func TestInfoShowsWherePodPrefixesAreKnownFrom(t *testing.T) {
+	w := newWorld()
+	w.podPrefixes, w.podSources = []string{"10.0.0.0/16", "10.244.0.0/24"}, []string{"spec.podCIDRs of Nodes", "IPPools of Calico"}
+	golden(t, "info-prefixes", w, []string{"info"}, []string{"info", "--get", "cluster.podPrefixSources"})
+	for i := range 8 {
+		w.podPrefixes = append(w.podPrefixes, fmt.Sprintf("10.245.%d.0/24", i))
+	}
+	w.podSources = []string{"cluster.podCIDRs"}
+	golden(t, "info-prefixes-many", w, []string{"info"})
+}
+
 func TestInfoShowsDomains(t *testing.T) {
 	w := newWorld()
 	at := func(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(epoch.Add(-before)) }

@@ -106,6 +106,8 @@ type world struct {
 	unreadable error
 	// kube is the API server of the local cluster; nil if the test does not use it.
 	kube kubernetes.Interface
+	// podPrefixes are those of their pods, podSources where these were learnt.
+	podPrefixes, podSources []string
 	// domains is where they look for others.
 	domains []*ententev1.DNSDomain
 }
@@ -174,6 +176,7 @@ func (c *fakeCluster) GetInfo(context.Context, *ententev1.GetInfoRequest) (*ente
 		ClusterId: c.id, ClusterName: c.name, Version: "v0.1.0", Endpoints: []string{c.name + ".example:7443"}, Peers: 1, Protocol: 1,
 		RootExpireTime: timestamppb.New(epoch.AddDate(10, 0, 0)), Problems: c.w.problems,
 		Fingerprint: "0011223344556677", Automatic: c.w.automatic, DnsPublications: c.w.published, DnsDomains: c.w.domains,
+		PodPrefixes: c.w.podPrefixes, PodPrefixSources: c.w.podSources,
 	}, err
 }
 

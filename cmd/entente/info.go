@@ -63,6 +63,9 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	if by := info.GetPlacement(); by != "" {
 		t.Row("Pods placed by", placementText(by))
 	}
+	if len(info.GetPodPrefixes()) > 0 {
+		t.Row("Pod prefixes", podPrefixText(info.GetPodPrefixes(), info.GetPodPrefixSources()))
+	}
 	if info.GetRootExpireTime() != nil {
 		t.Row("Root valid until", format.Moment(info.GetRootExpireTime()))
 	}
@@ -103,6 +106,18 @@ func placementText(by string) string {
 		return "nothing: placement.enabled of the chart is false, and pods go abroad only if they tolerate virtual nodes themselves"
 	}
 	return by
+}
+
+// podPrefixText lists the prefixes of pods, and says from where they are known.
+func podPrefixText(prefixes, sources []string) string {
+	text := strings.Join(prefixes[:min(len(prefixes), infoPrefixes)], ", ")
+	if n := len(prefixes) - infoPrefixes; n > 0 {
+		text += fmt.Sprintf(" and %d more (`entente info --get cluster.podPrefixes`)", n)
+	}
+	if len(sources) > 0 {
+		text += ", by " + strings.Join(sources, ", ")
+	}
+	return text
 }
 
 // publicationText says where and under which name a cluster is to be published in DNS, and

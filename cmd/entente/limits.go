@@ -10,4 +10,6 @@ const (
 	maxNamespaces = 500
 	// infoDomains is the number of domains for which `entente info` has a line.
 	infoDomains = 8
+	// infoPrefixes is the number of prefixes of pods that `entente info` lists.
+	infoPrefixes = 4
 )

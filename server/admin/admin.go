@@ -45,6 +45,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 	if err != nil {
 		return nil, err
 	}
+	prefixes, sources := snapshot.podPrefixes()
 	return &ententev1.GetInfoResponse{
 		ClusterId:             string(self.ID),
 		ClusterName:           self.Name,
@@ -60,7 +61,19 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		DnsPublications:       publicationMessages(self.DNS),
 		DnsDomains:            domainMessages(self.Domains),
 		Placement:             self.Placement,
+		PodPrefixes:           prefixes,
+		PodPrefixSources:      sources,
 	}, nil
+}
+
+// podPrefixes returns the prefixes of this cluster's pods, and where they were learnt, which all FabricNodes have.
+func (v *snapshot) podPrefixes() (prefixes, sources []string) {
+	for i := range v.nodes {
+		if spec := &v.nodes[i].Spec; len(spec.ClusterPodCIDRs) > 0 {
+			return spec.ClusterPodCIDRs, spec.ClusterPodCIDRSources
+		}
+	}
+	return nil, nil
 }
 
 func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication) {

@@ -430,6 +430,17 @@ func TestInfoHasTheIdentityAndProblems(t *testing.T) {
 	}
 }
 
+// The prefixes of pods, and where they were learnt, are those that the nodes are told. A node that has just
+// appeared has none yet.
+func TestInfoSaysWherePodPrefixesWereLearnt(t *testing.T) {
+	learnt := v1alpha1.FabricNodeSpec{ClusterPodCIDRs: []string{"10.0.0.0/16", "10.244.0.0/24"}, ClusterPodCIDRSources: []string{"spec.podCIDRs of Nodes", "IPPools of Calico"}}
+	a := newAdminTest(t, &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: learnt})
+	info, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+	if err != nil || !slices.Equal(info.GetPodPrefixes(), learnt.ClusterPodCIDRs) || !slices.Equal(info.GetPodPrefixSources(), learnt.ClusterPodCIDRSources) {
+		t.Errorf("prefixes %q by %q: %v", info.GetPodPrefixes(), info.GetPodPrefixSources(), err)
+	}
+}
+
 // Of each domain the result of the last query is listed. A host in it that cannot be resolved is
 // a problem of its publisher, and not one of this cluster.
 func TestInfoListsDomains(t *testing.T) {

@@ -964,9 +964,14 @@ type GetInfoResponse struct {
 	// What places the pods of offloaded namespaces: "policy/" and the API version of the
 	// MutatingAdmissionPolicy, "webhook" where the API server has none, or "off". Empty if the
 	// agent does not know.
-	Placement     string `protobuf:"bytes,14,opt,name=placement,proto3" json:"placement,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Placement string `protobuf:"bytes,14,opt,name=placement,proto3" json:"placement,omitempty"`
+	// The prefixes of this cluster's pods, as peers know them; empty while none is known.
+	PodPrefixes []string `protobuf:"bytes,15,rep,name=pod_prefixes,json=podPrefixes,proto3" json:"pod_prefixes,omitempty"`
+	// From where these are known: "cluster.podCIDRs" if the chart's values have them, and otherwise
+	// what was found in the cluster, such as "spec.podCIDRs of Nodes" or "IPPools of Calico".
+	PodPrefixSources []string `protobuf:"bytes,16,rep,name=pod_prefix_sources,json=podPrefixSources,proto3" json:"pod_prefix_sources,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetInfoResponse) Reset() {
@@ -1095,6 +1100,20 @@ func (x *GetInfoResponse) GetPlacement() string {
 		return x.Placement
 	}
 	return ""
+}
+
+func (x *GetInfoResponse) GetPodPrefixes() []string {
+	if x != nil {
+		return x.PodPrefixes
+	}
+	return nil
+}
+
+func (x *GetInfoResponse) GetPodPrefixSources() []string {
+	if x != nil {
+		return x.PodPrefixSources
+	}
+	return nil
 }
 
 // DNSDomain is a domain in which this cluster searches for other clusters.
@@ -7004,7 +7023,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x0efirst_use_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ffirstUseTime\x12J\n" +
 	"\x13rotation_start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x11rotationStartTime\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\"\x10\n" +
-	"\x0eGetInfoRequest\"\xd0\x04\n" +
+	"\x0eGetInfoRequest\"\xa1\x05\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -7022,7 +7041,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\x126\n" +
 	"\vdns_domains\x18\r \x03(\v2\x15.entente.v1.DNSDomainR\n" +
 	"dnsDomains\x12\x1c\n" +
-	"\tplacement\x18\x0e \x01(\tR\tplacement\"\xc1\x02\n" +
+	"\tplacement\x18\x0e \x01(\tR\tplacement\x12!\n" +
+	"\fpod_prefixes\x18\x0f \x03(\tR\vpodPrefixes\x12,\n" +
+	"\x12pod_prefix_sources\x18\x10 \x03(\tR\x10podPrefixSources\"\xc1\x02\n" +
 	"\tDNSDomain\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12H\n" +
