@@ -129,7 +129,7 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	}
 	refused := &refusal{}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		conn, err := forwardPort(ctx, cfg.REST, clients, cfg.Namespace)
+		conn, err := forwardPort(ctx, cfg.REST, clients, cfg.Namespace, AdminPort)
 		return conn, refused.note(err, cfg.Namespace)
 	}
 	if cfg.Address != "" {

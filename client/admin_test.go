@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc/peer"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -413,6 +415,39 @@ func TestTheAgentThatLeadsIsAsked(t *testing.T) {
 				t.Errorf("it is %q, soon %v, want %q, %v", got, soon, tc.want, tc.soon)
 			}
 		})
+	}
+}
+
+// Any port of the leader's pod can be reached, and callers can distinguish that there is no such pod from that they may
+// not, and from that the port is closed.
+func TestDialPortReachesTheLeader(t *testing.T) {
+	dial := func(s *apiServer) error {
+		conn, err := DialPort(t.Context(), s.config(), DefaultNamespace, 7451)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(s.published())
+		return tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: AgentService + "." + DefaultNamespace + ".svc", MinVersion: tls.VersionTLS13}).HandshakeContext(t.Context())
+	}
+	s := newAPIServer(t)
+	if err := dial(s); err != nil {
+		t.Error(err)
+	}
+	s.broken = "dial tcp4 127.0.0.1:7451: connection refused"
+	if err := dial(s); err == nil || errors.Is(err, ErrNoAgent) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a closed port: %v", err)
+	}
+	s.forbidden = "pods/ready/portforward"
+	if err := dial(s); !apierrors.IsForbidden(err) {
+		t.Errorf("without the right: %v", err)
+	}
+	for _, pods := range [][]corev1.Pod{nil, s.pods[:1]} {
+		s.pods = pods
+		if err := dial(s); !errors.Is(err, ErrNoAgent) {
+			t.Errorf("with %d pods: %v", len(pods), err)
+		}
 	}
 }
 

@@ -25,9 +25,24 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// forwardPort opens a connection to the admin port of an agent's pod through the API server.
-// Nothing listens on this machine meanwhile, so no other user of it can use the connection.
-func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.Interface, namespace string) (net.Conn, error) {
+// ErrNoAgent says that there is no pod of the agent, or none that is ready and leads.
+var ErrNoAgent = errors.New("no pod of the agent")
+
+// DialPort opens a connection to a port of the agent's pod that leads, through the API server, like
+// kubectl port-forward. It needs the permissions to list pods and to create pods/portforward in the
+// namespace of the installation; without them the error is one of Kubernetes (apierrors.IsForbidden).
+// It is ErrNoAgent if no pod is ready and leads.
+func DialPort(ctx context.Context, config *rest.Config, namespace string, port int) (net.Conn, error) {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("dial agent: %w", err)
+	}
+	return forwardPort(ctx, config, clients, namespace, port)
+}
+
+// forwardPort opens a connection to a port of an agent's pod through the API server. Nothing listens
+// on this machine meanwhile, so no other user of it can use the connection.
+func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.Interface, namespace string, port int) (net.Conn, error) {
 	pod, err := leadingAgent(ctx, clients, namespace)
 	if err != nil {
 		return nil, err
@@ -55,7 +70,7 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 	if err != nil {
 		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
 	}
-	conn, err := newPodConn(streams, namespace+"/"+pod, AdminPort)
+	conn, err := newPodConn(streams, namespace+"/"+pod, port)
 	if err != nil {
 		_ = streams.Close()
 		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
@@ -91,9 +106,9 @@ func leadingAgent(ctx context.Context, clients kubernetes.Interface, namespace s
 		case name != "":
 			return name, nil
 		case len(pods.Items) == 0:
-			return "", fmt.Errorf("no pod of the agent in namespace %s: is Entente installed there?", namespace)
+			return "", fmt.Errorf("%w in namespace %s: is Entente installed there?", ErrNoAgent, namespace)
 		case !soon || time.Since(began) >= leaderWait:
-			return "", fmt.Errorf("no pod of the agent in namespace %s is ready and leads: see `kubectl -n %s describe pod -l %s`", namespace, namespace, AgentSelector)
+			return "", fmt.Errorf("%w in namespace %s is ready and leads: see `kubectl -n %s describe pod -l %s`", ErrNoAgent, namespace, namespace, AgentSelector)
 		}
 		if !notify.Pause(ctx, leaderAgain) {
 			return "", ctx.Err()

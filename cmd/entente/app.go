@@ -29,8 +29,8 @@ type app struct {
 	out, errOut io.Writer
 	// connect reaches the agent of a cluster.
 	connect func(ctx context.Context, target target) (*cluster, error)
-	// reported reads what the resources of a cluster report.
-	reported func(ctx context.Context, target target) (doctor.Report, error)
+	// reported reads what the resources of a cluster report about an area; an empty one means all.
+	reported func(ctx context.Context, target target, area string) (doctor.Report, error)
 	// interactive means that a person can answer questions.
 	interactive bool
 	// watched means that errOut is a terminal that a person reads; redraw, that a

@@ -15,18 +15,19 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
+	areas := []string{doctor.AreaNetwork, doctor.AreaPeers, doctor.AreaPlacement}
 	cmd := a.offline(&cobra.Command{Use: "doctor [AREA]", Short: "Find what keeps this cluster from peering, and say what to do"}, func(ctx context.Context, r *run) error {
 		area := r.first()
-		if !slices.Contains([]string{"", doctor.AreaNetwork, doctor.AreaPeers}, area) {
-			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)
+		if area != "" && !slices.Contains(areas, area) {
+			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, strings.Join(areas[:2], ", "), areas[2], r.path)
 		}
-		is, err := a.reported(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
+		is, err := a.reported(ctx, target{label: "local", flags: a.flags, namespace: a.namespace}, area)
 		if err != nil {
 			return err
 		}
 		return r.diagnose(is, area)
 	}, printer.FormTable)
-	cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{doctor.AreaNetwork, doctor.AreaPeers}, cobra.ShellCompDirectiveNoFileComp)
+	cmd.ValidArgsFunction = cobra.FixedCompletions(areas, cobra.ShellCompDirectiveNoFileComp)
 	return cmd
 }
 
@@ -43,7 +44,7 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 		for i := range is.Peers {
 			peers = append(peers, is.Peers[i].Name)
 		}
-		v, err := printer.PlainValue(map[string]any{"healthy": !wrong, "nodes": nodes, "peers": peers, "findings": found})
+		v, err := printer.PlainValue(map[string]any{"healthy": !wrong, "nodes": nodes, "peers": peers, "placement": is.Placed.By, "findings": found})
 		if err != nil {
 			return err
 		}
@@ -52,11 +53,14 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 		}
 	case len(found) == 0:
 		var fine []string
-		if area != doctor.AreaPeers {
+		if area == "" || area == doctor.AreaNetwork {
 			fine = append(fine, "on the network of "+format.Count(len(is.Nodes), "node"))
 		}
-		if area != doctor.AreaNetwork {
+		if area == "" || area == doctor.AreaPeers {
 			fine = append(fine, "with "+format.Count(len(is.Peers), "known cluster"))
+		}
+		if area == "" || area == doctor.AreaPlacement {
+			fine = append(fine, "with what places pods of offloaded namespaces"+doctor.PlacedText(is.Placed.By))
 		}
 		r.none("Nothing is wrong "+strings.Join(fine, ", nor ")+".", "")
 	default:

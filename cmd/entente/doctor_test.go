@@ -75,6 +75,19 @@ func TestDoctorListsPathsAndPeersThatDoNotWork(t *testing.T) {
 	golden(t, "doctor-peers", w, []string{"doctor"}, []string{"doctor", "network"}, []string{"doctor", "peers"}, []string{"doctor", "peers", "-o", "json"})
 }
 
+func TestDoctorSaysWhatPlacesPods(t *testing.T) {
+	w := newWorld()
+	w.is = doctor.Report{Nodes: []v1alpha1.FabricNode{checkedNode("node-a")}, Placed: doctor.Placed{By: "policy/v1beta1"}}
+	golden(t, "doctor-placed", w, []string{"doctor"}, []string{"doctor", "placement"}, []string{"doctor", "--get", "placement"})
+	w.is.Placed = doctor.Placed{By: "webhook", Hooks: []doctor.Hook{
+		{Name: "placement.entente.dev", Expires: epoch.Add(time.Hour), Fault: errors.New("pod entente-system/entente-agent-1: connection refused")},
+		{Name: "daemonsets.entente.dev", Expires: epoch.Add(-time.Hour)},
+	}}
+	golden(t, "doctor-not-placed", w, []string{"doctor"}, []string{"doctor", "placement", "-o", "json"})
+	w.is.Placed = doctor.Placed{By: "webhook", Hooks: []doctor.Hook{{Name: "placement.entente.dev", Expires: epoch.Add(time.Hour), Unprobed: errors.New("forward a port: forbidden")}}}
+	golden(t, "doctor-placement-info", w, []string{"doctor"}, []string{"doctor", "peers"})
+}
+
 func TestDoctorFailsWithoutTheAPIServer(t *testing.T) {
 	w := newWorld()
 	w.unreadable = errors.New("no API server")

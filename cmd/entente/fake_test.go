@@ -408,7 +408,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 		interactive: input != "", width: 100,
 		watched: w.terminal, redraw: w.terminal, colour: w.terminal, colourErr: w.terminal,
 		connect:  func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
-		reported: func(context.Context, target) (doctor.Report, error) { return w.is, w.unreadable },
+		reported: func(context.Context, target, string) (doctor.Report, error) { return w.is, w.unreadable },
 		now:      func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
 	}
 	// Time in the world passes only here: a command that waits for ever times out

@@ -31,8 +31,10 @@ func main() {
 	}
 	a := &app{
 		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
-		connect:     connectCluster,
-		reported:    func(ctx context.Context, t target) (doctor.Report, error) { return doctor.Read(ctx, t.label, t.flags) },
+		connect: connectCluster,
+		reported: func(ctx context.Context, t target, area string) (doctor.Report, error) {
+			return doctor.Read(ctx, t.label, t.flags, area)
+		},
 		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(errOut),
 		watched:     term.IsTerminal(errOut),
 		redraw:      term.IsTerminal(errOut) && smart,

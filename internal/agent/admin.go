@@ -59,7 +59,7 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	self := admin.Self{
 		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: endpoints, Protocol: peering.Protocol,
 		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
-		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic, Placement: a.cfg.PlacementBy, NotPlaced: a.placed.Problem(),
+		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic, Placement: a.cfg.PlacementBy, NotPlaced: a.placed.Problems(),
 	}
 	if a.found != nil {
 		self.Problems, self.Domains = a.problems, domainStates(a.found.Browser)

@@ -343,7 +343,10 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/format", ours: []string{
 		"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
-	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/doctor", ours: []string{
+		"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/notify", "internal/wire", "internal/identity",
+		"internal/heartbeat", "internal/pake",
+	}, outside: []string{"k8s.io/"}},
 	// It asks the API server, and no agent.
 	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/podexec", ours: []string{"internal/podstreams", "peering/..."}, outside: []string{"k8s.io/"}},

@@ -19,8 +19,19 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// placementName is the name of what the chart installs to place pods, whatever its kind.
-const placementName = "entente-placement"
+// The names of what the chart installs to place pods, whatever its kind, and of the policy that keeps DaemonSets off
+// virtual nodes; and that of the webhook that does the same.
+const (
+	placementName  = "entente-placement"
+	daemonSetsName = "entente-daemonsets"
+	daemonSetsHook = "daemonsets.entente.dev"
+)
+
+// What does not happen if something does not work.
+const (
+	notPlaced  = "so pods of offloaded namespaces are not placed"
+	notKeptOff = "so DaemonSets that tolerate virtual nodes are not kept off these"
+)
 
 // Check checks what places the pods of offloaded namespaces.
 type Check struct {
@@ -31,11 +42,23 @@ type Check struct {
 	// Address is where the webhook listens.
 	Address string
 
-	problem atomic.Pointer[string]
+	found atomic.Pointer[faults]
 }
 
+// faults is what does not work, and what to do: what keeps pods from being placed, and DaemonSets on virtual nodes.
+type faults struct{ placed, keptOff string }
+
 // Problem returns what keeps pods from being placed, and what to do; empty if nothing does, or it is not known yet.
-func (p *Check) Problem() string { return ptr.Deref(p.problem.Load(), "") }
+func (p *Check) Problem() string { return ptr.Deref(p.found.Load(), faults{}).placed }
+
+// Problems returns that, and what keeps DaemonSets that tolerate virtual nodes on these.
+func (p *Check) Problems() string {
+	now := ptr.Deref(p.found.Load(), faults{})
+	if now.placed != "" && now.keptOff != "" {
+		return now.placed + "; " + now.keptOff
+	}
+	return now.placed + now.keptOff
+}
 
 // Run checks each minute until ctx ends.
 func (p *Check) Run(ctx context.Context) error {
@@ -50,13 +73,13 @@ func (p *Check) Run(ctx context.Context) error {
 func (p *Check) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	problem := ""
+	var found faults
 	if p.By == placement.ByWebhook {
-		problem = p.webhook(ctx)
+		found = p.webhook(ctx)
 	} else if version, is := strings.CutPrefix(p.By, placement.ByPolicy); is {
-		problem = p.policy(ctx, version)
+		found = faults{p.policy(ctx, version), p.daemonSets(ctx, version)}
 	}
-	p.problem.Store(&problem)
+	p.found.Store(&found)
 }
 
 // upgradeAgain is what helps if something is missing.
@@ -65,40 +88,61 @@ const upgradeAgain = "upgrade Entente's chart again, which installs what this AP
 // policy returns what is wrong with the policy. Whether the API server runs it is not visible.
 func (p *Check) policy(ctx context.Context, version string) string {
 	for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
-		o := &metav1.PartialObjectMetadata{}
-		o.SetGroupVersionKind(schema.GroupVersionKind{Group: admissionregistrationv1.GroupName, Version: version, Kind: kind})
-		err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, o)
+		err := p.read(ctx, version, kind, placementName)
 		switch {
 		case meta.IsNoMatchError(err):
-			return fmt.Sprintf("this API server no longer has %s in %s, so pods of offloaded namespaces are not placed: %s", kind, version, upgradeAgain)
+			return fmt.Sprintf("this API server no longer has %s in %s, %s: %s", kind, version, notPlaced, upgradeAgain)
 		case apierrors.IsNotFound(err):
-			return fmt.Sprintf("%s %s does not exist, so pods of offloaded namespaces are not placed: %s", kind, placementName, upgradeAgain)
+			return fmt.Sprintf("%s %s does not exist, %s: %s", kind, placementName, notPlaced, upgradeAgain)
 		}
 	}
 	return ""
 }
 
-// webhook returns what keeps the API server from calling the webhook.
-func (p *Check) webhook(ctx context.Context) string {
+// daemonSets returns what is wrong with the policy that keeps DaemonSets off virtual nodes. Whether there should be one
+// is not known.
+func (p *Check) daemonSets(ctx context.Context, version string) string {
+	if p.read(ctx, version, "MutatingAdmissionPolicy", daemonSetsName) != nil {
+		return ""
+	}
+	if apierrors.IsNotFound(p.read(ctx, version, "MutatingAdmissionPolicyBinding", daemonSetsName)) {
+		return fmt.Sprintf("MutatingAdmissionPolicyBinding %s does not exist, %s: %s", daemonSetsName, notKeptOff, upgradeAgain)
+	}
+	return ""
+}
+
+func (p *Check) read(ctx context.Context, version, kind, name string) error {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: admissionregistrationv1.GroupName, Version: version, Kind: kind})
+	return p.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, o) //nolint:wrapcheck // the caller says of what
+}
+
+// webhook returns what keeps the API server from calling the webhooks.
+func (p *Check) webhook(ctx context.Context) (found faults) {
 	var config admissionregistrationv1.MutatingWebhookConfiguration
 	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, &config)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "MutatingWebhookConfiguration " + placementName + " does not exist, so pods of offloaded namespaces are not placed: " + upgradeAgain
+		return faults{placed: fmt.Sprintf("MutatingWebhookConfiguration %s does not exist, %s: %s", placementName, notPlaced, upgradeAgain)}
 	case err != nil:
-		return "" // the API server does not respond, or is of an older chart
+		return faults{} // the API server does not respond, or is of an older chart
 	}
 	for i := range config.Webhooks {
-		c := &config.Webhooks[i].ClientConfig
-		if c.Service == nil {
-			return fmt.Sprintf("webhook %s does not lead to the agent, so pods of offloaded namespaces are not placed: %s", config.Webhooks[i].Name, upgradeAgain)
+		w := &config.Webhooks[i]
+		problem, so := &found.placed, notPlaced
+		if w.Name == daemonSetsHook {
+			problem, so = &found.keptOff, notKeptOff
 		}
-		if err := placement.Probe(ctx, loopback(p.Address), c.Service.Name+"."+c.Service.Namespace+".svc", c.CABundle); err != nil {
-			return fmt.Sprintf("the API server cannot use the placement webhook, so pods of offloaded namespaces are not placed: %s: delete Secret %s and upgrade Entente's chart, which makes another certificate",
-				err, placementName)
+		service := w.ClientConfig.Service
+		if service == nil {
+			*problem = fmt.Sprintf("webhook %s does not lead to the agent, %s: %s", w.Name, so, upgradeAgain)
+			continue
+		}
+		if err := placement.Probe(ctx, loopback(p.Address), service.Name+"."+service.Namespace+".svc", w.ClientConfig.CABundle); err != nil {
+			*problem = fmt.Sprintf("the API server cannot use webhook %s, %s: %s: delete Secret %s and upgrade Entente's chart, which makes another certificate", w.Name, so, err, placementName)
 		}
 	}
-	return ""
+	return found
 }
 
 // loopback returns the address at which this process reaches what it listens on.

@@ -21,33 +21,42 @@ func TestThePlacementThatDoesNotWorkIsReported(t *testing.T) {
 	hook := httptest.NewTLSServer(&placement.Webhook{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(hook.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	configured := func(ca []byte) *admissionregistrationv1.MutatingWebhookConfiguration {
+	configured := func(name string, ca []byte) *admissionregistrationv1.MutatingWebhookConfiguration {
 		return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: placementName}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "placement.entente.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{
+			Name: name, ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				Service: &admissionregistrationv1.ServiceReference{Name: "entente-agent", Namespace: "entente-system"}, CABundle: ca,
 			},
 		}}}
 	}
+	const pods = "placement.entente.dev"
 	policy := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
 	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
+	forSets := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: daemonSetsName}}
 	for name, tc := range map[string]struct {
 		by      string
 		objects []ctrlclient.Object
 		want    string
+		// keptOff says that it is only about DaemonSets.
+		keptOff bool
 	}{
 		"the policy is there":               {by: "policy/v1", objects: []ctrlclient.Object{policy, binding}},
 		"the binding is not":                {by: "policy/v1", objects: []ctrlclient.Object{policy}, want: "MutatingAdmissionPolicyBinding entente-placement does not exist"},
 		"it is off":                         {by: placement.Off},
 		"the webhook is not registered":     {by: placement.ByWebhook, want: "MutatingWebhookConfiguration entente-placement does not exist"},
-		"its certificate is of another one": {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(ca)}, want: "delete Secret entente-placement"},
-		"it has no certificate":             {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(nil)}, want: "no certificate"},
+		"its certificate is of another one": {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(pods, ca)}, want: "delete Secret entente-placement"},
+		"it has no certificate":             {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(pods, nil)}, want: "no certificate"},
+		"the one for DaemonSets has none":   {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(daemonSetsHook, nil)}, want: "are not kept off", keptOff: true},
+		"DaemonSets have no binding":        {by: "policy/v1", objects: []ctrlclient.Object{policy, binding, forSets}, want: "MutatingAdmissionPolicyBinding entente-daemonsets", keptOff: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := Check{By: tc.by, Client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(tc.objects...).Build(), Address: hook.Listener.Addr().String()}
 			p.check(t.Context())
-			if got := p.Problem(); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			if got := p.Problems(); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if got := p.Problem(); (got == "") != (tc.want == "" || tc.keptOff) {
+				t.Errorf("of pods it says %q", got)
 			}
 		})
 	}

@@ -64,8 +64,8 @@ func TestDoctorReportsHopsThatNoPathShows(t *testing.T) {
 	}
 }
 
-// It reads only FabricNodes and ForeignClusters from the API server.
-func TestDoctorReadsOnlyNodesAndPeers(t *testing.T) {
+// It reads FabricNodes and ForeignClusters from the API server, by name what places pods, and nothing else.
+func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 	pages := map[string]any{
 		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
 		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
@@ -91,13 +91,23 @@ func TestDoctorReadsOnlyNodesAndPeers(t *testing.T) {
 	}
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &file
-	is, err := Read(t.Context(), "local", flags)
+	is, err := Read(t.Context(), "local", flags, "")
 	if err != nil || len(is.Nodes) != 2 || is.Nodes[1].Name != "node-b" || is.Nodes[0].Status.Preflight == nil || len(is.Peers) != 1 || is.Peers[0].Name != "office" {
 		t.Fatalf("%v, %+v", err, is)
 	}
 	const api = "GET /apis/entente.dev/v1alpha1/"
-	if want := []string{api + "fabricnodes", api + "fabricnodes", api + "foreignclusters"}; !slices.Equal(asked, want) {
+	const admission = "GET /apis/admissionregistration.k8s.io/v1/"
+	want := []string{
+		api + "fabricnodes", api + "fabricnodes", api + "foreignclusters", admission + "validatingadmissionpolicies/entente-placement",
+		admission + "mutatingadmissionpolicies/entente-placement", admission + "mutatingadmissionpolicybindings/entente-placement",
+		admission + "mutatingadmissionpolicies/entente-daemonsets", admission + "mutatingadmissionpolicybindings/entente-daemonsets",
+	}
+	if !slices.Equal(asked, want) {
 		t.Errorf("asked for %q, want %q", asked, want)
+	}
+	asked = nil
+	if _, err := Read(t.Context(), "local", flags, AreaPeers); err != nil || !slices.Equal(asked, want[:3]) {
+		t.Errorf("%v, asked for %q, want %q", err, asked, want[:3])
 	}
 	for reason, tc := range map[metav1.StatusReason]struct {
 		code int32
@@ -107,7 +117,7 @@ func TestDoctorReadsOnlyNodesAndPeers(t *testing.T) {
 		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
 	} {
 		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
-		if _, err := Read(t.Context(), "local", flags); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Read(t.Context(), "local", flags, ""); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", reason, err, tc.want)
 		}
 	}

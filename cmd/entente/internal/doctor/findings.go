@@ -13,14 +13,17 @@ import (
 
 // The areas that doctor checks.
 const (
-	AreaNetwork = "network"
-	AreaPeers   = "peers"
+	AreaNetwork   = "network"
+	AreaPeers     = "peers"
+	AreaPlacement = "placement"
 )
 
 // Report contains the resources of a cluster that doctor reads.
 type Report struct {
 	Nodes []v1alpha1.FabricNode
 	Peers []v1alpha1.ForeignCluster
+	// Placed is what places pods.
+	Placed Placed
 }
 
 // Finding is a problem, as it is printed.
@@ -210,13 +213,16 @@ const (
 // Findings returns the problems in an area, worst first; an empty area means all.
 func Findings(is Report, area string, now time.Time) []Finding {
 	found := []Finding{}
-	if area != AreaPeers {
+	if area == "" || area == AreaNetwork {
 		found = append(found, networkFindings(is, now)...)
 	}
-	if area != AreaNetwork {
+	if area == "" || area == AreaPeers {
 		for i := range is.Peers {
 			found = append(found, peerFindings(&is.Peers[i])...)
 		}
+	}
+	if area == "" || area == AreaPlacement {
+		found = append(found, placementFindings(is.Placed, now)...)
 	}
 	rank := func(f Finding) int {
 		return slices.Index([]string{Error, Warning, Info}, f.Severity)

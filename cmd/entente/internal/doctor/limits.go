@@ -7,4 +7,6 @@ const (
 	maxNamedNodes = 5
 	// reportMaxAge is the age up to which a node's report counts.
 	reportMaxAge = 3 * time.Minute
+	// probeTimeout is how long a webhook of the agent may take to answer, with the time that another agent needs to lead.
+	probeTimeout = 15 * time.Second
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +13,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
 )
 
-// Read reads the resources of a cluster from its API server, without the agent.
-func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter) (Report, error) {
+// Read reads the resources of a cluster from its API server, without the agent, for all areas or one. If a webhook
+// of the agent places pods, and that is to be checked, it also dials that.
+func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter, area string) (Report, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return Report{}, fmt.Errorf("(%s) read kubeconfig: %w", label, err)
@@ -30,6 +33,11 @@ func Read(ctx context.Context, label string, flags genericclioptions.RESTClientG
 	}
 	if is.Peers, err = listOf[v1alpha1.ForeignCluster](ctx, clients.RESTClient(), "foreignclusters"); err != nil {
 		return is, fmt.Errorf("(%s) list foreign clusters: %w%s", label, err, hintFor(err))
+	}
+	if area == "" || area == AreaPlacement {
+		is.Placed = placed(ctx, clients.RESTClient(), func(ctx context.Context, namespace string, port int) (net.Conn, error) {
+			return client.DialPort(ctx, config, namespace, port)
+		})
 	}
 	return is, nil
 }
