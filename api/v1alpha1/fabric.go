@@ -105,6 +105,20 @@ type FabricNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	ClusterPodCIDRSources []string `json:"clusterPodCIDRSources,omitempty"`
+	// clusterPodCIDRAdvice is what to set because pods are outside of these, in a cloud whose network plugin gives
+	// them addresses that no object lists.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	ClusterPodCIDRAdvice string `json:"clusterPodCIDRAdvice,omitempty"`
+	// ciliumHostRouting is how Cilium forwards packets of pods, by its ConfigMap: BPF, past nftables, or Legacy. It is
+	// empty if that is not known.
+	// +optional
+	// +kubebuilder:validation:Enum=BPF;Legacy
+	CiliumHostRouting string `json:"ciliumHostRouting,omitempty"`
+	// ciliumSettings is the settings of that ConfigMap that say so.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	CiliumSettings string `json:"ciliumSettings,omitempty"`
 	// serviceCIDRs is the prefixes of this cluster's Services, as far as they are known: those
 	// of its ServiceCIDR objects, and what was configured.
 	// +optional
@@ -116,6 +130,12 @@ type FabricNodeSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	EndpointProblems []string `json:"endpointProblems,omitempty"`
 }
+
+// How Cilium forwards packets of pods: by programs in the kernel, past nftables, or as other packets.
+const (
+	HostRoutingBPF    = "BPF"
+	HostRoutingLegacy = "Legacy"
+)
 
 // FabricNodeStatus is what the fabric on the node reports.
 type FabricNodeStatus struct {

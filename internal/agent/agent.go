@@ -227,7 +227,7 @@ func (a *agent) reconcileGateways(context.Context) error {
 		Services: gateways.Services{
 			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
 		},
-		Direct: a.cfg.Direct, Pods: a.directPods, ClusterPods: a.clusterPods,
+		Direct: a.cfg.Direct, Pods: a.directPods, PodNetwork: a.podNetwork(),
 		Reserved: a.states.Reserved, Namespace: a.cfg.Namespace, Silent: a.wakePeers, Now: time.Now,
 	}
 	return a.gateways.SetupWithManager(a.mgr)

@@ -2,10 +2,10 @@ package agent
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/podprefixes"
 )
 
@@ -18,16 +18,17 @@ func (a *agent) learnPods(reserved controller.Reserved) func(context.Context) (c
 	learnt := &lastKnown[podprefixes.Learnt]{now: time.Now, log: a.log, every: learnInterval, what: "where pods have their addresses", ask: reader.Learn}
 	return func(ctx context.Context) (controller.LearntPods, error) {
 		l, err := learnt.get(ctx)
-		out := controller.LearntPods{Prefixes: l.Prefixes, LeftOut: l.LeftOut}
-		for _, s := range l.Sources {
-			out.Sources = append(out.Sources, string(s))
-		}
-		return out, err
+		return controller.LearntPods{Prefixes: l.Prefixes, Sources: l.Names(), LeftOut: l.LeftOut, Advice: l.Advice}, err
 	}
 }
 
-// clusterPods returns this cluster's pod prefixes for the fabric of its nodes, and where they were learnt.
-func (a *agent) clusterPods(ctx context.Context) (prefixes []netip.Prefix, sources []string, err error) {
-	p, err := a.states.PodPrefixes(ctx)
-	return p.Prefixes, p.Sources, err
+// podNetwork returns a function for what the nodes need to know about the network of this cluster's pods.
+func (a *agent) podNetwork() func(context.Context) (gateways.PodNetwork, error) {
+	cilium := &podprefixes.Routing{Direct: a.direct, Now: time.Now, Log: a.log}
+	return func(ctx context.Context) (gateways.PodNetwork, error) {
+		p, err := a.states.PodPrefixes(ctx)
+		out := gateways.PodNetwork{Prefixes: p.Prefixes, Sources: p.Sources, Advice: p.Advice}
+		out.HostRouting, out.HostRoutingBy = cilium.Get(ctx)
+		return out, err
+	}
 }

@@ -273,9 +273,9 @@ func TestLearntPrefixesAreAnnouncedBesidesThoseOfNodes(t *testing.T) {
 		"a pool elsewhere":      {[]netip.Prefix{prefix("192.168.0.0/16")}, func(out []netip.Prefix) bool { return len(out) <= 16 && slices.Contains(out, prefix("192.168.0.0/16")) }},
 		"one with all of nodes": {[]netip.Prefix{prefix("10.244.0.0/16")}, func(out []netip.Prefix) bool { return slices.Equal(out, []netip.Prefix{prefix("10.244.0.0/16")}) }},
 	} {
-		learnt = LearntPods{Prefixes: tc.learnt, Sources: []string{"a"}, LeftOut: []string{"b"}}
+		learnt = LearntPods{Prefixes: tc.learnt, Sources: []string{"a"}, LeftOut: []string{"b"}, Advice: "c"}
 		got, err := s.PodPrefixes(t.Context())
-		if err != nil || got.Omitted != 0 || !tc.want(got.Prefixes) || len(got.Sources) != 1 || len(got.LeftOut) != 1 {
+		if err != nil || got.Omitted != 0 || !tc.want(got.Prefixes) || len(got.Sources) != 1 || len(got.LeftOut) != 1 || got.Advice != "c" {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 		for i := range 40 {

@@ -42,7 +42,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return peering.NetworkPlan{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	in.nodes, in.outside = nodes.Items, gateways.PodsOutside(r.OwnPod, in.local, nodes.Items)
+	in.nodes, in.outside = nodes.Items, cmp.Or(gateways.PodsOutside(r.OwnPod, in.local, nodes.Items), pods.Advice)
 	if r.Hosts != nil {
 		hosts, err := r.Hosts(ctx)
 		if err != nil {
@@ -96,7 +96,7 @@ type networkInput struct {
 	omitted int
 	// learnt says where they were learnt, and what is not one of them.
 	learnt []string
-	// outside says that pods have addresses outside of these prefixes; empty if that is not known.
+	// outside says that pods have addresses outside of these prefixes, and what to set; empty if that is not known.
 	outside string
 	nodes   []v1alpha1.FabricNode
 	own     []peering.PlannedGateway

@@ -265,6 +265,10 @@ func TestPodsOutsidePrefixesAreFoundByTheAgentsOwn(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+	node.Spec.ClusterPodCIDRAdvice = "set the CIDRs of the subnets"
+	if got := gateways.PodsOutside(netip.MustParseAddr("10.0.3.4"), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []v1alpha1.FabricNode{node}); !strings.HasSuffix(got, "no peer reaches them: set the CIDRs of the subnets") {
+		t.Errorf("in a cloud it says %q", got)
+	}
 	if got := gateways.PodsOutside(netip.Addr{}, nil, nil); got != "" {
 		t.Errorf("nothing is known, and the text is %q", got)
 	}

@@ -274,10 +274,11 @@ const (
 // LearntPods is where pods have their addresses besides spec.podCIDRs of nodes, as the cluster itself shows.
 type LearntPods struct {
 	Prefixes []netip.Prefix
-	// Sources is where they, and those of nodes, were learnt, in words.
-	Sources []string
-	// LeftOut says which other prefixes do not count, and why.
-	LeftOut []string
+	// Sources is where they, and those of nodes, were learnt, in words. LeftOut says which other prefixes do not count,
+	// and why.
+	Sources, LeftOut []string
+	// Advice is what to set because pods are outside of all of these; empty if none is, or nothing particular is known.
+	Advice string
 }
 
 // PodPrefixes is this cluster's pod prefixes as it announces them to peers.
@@ -286,8 +287,9 @@ type PodPrefixes struct {
 	Prefixes []netip.Prefix
 	// Omitted is how many prefixes are left out because there are too many.
 	Omitted int
-	// Sources and LeftOut are as in LearntPods.
+	// Sources, LeftOut and Advice are as in LearntPods.
 	Sources, LeftOut []string
+	Advice           string
 }
 
 // Prefixes returns this cluster's pod prefixes as it announces them to peers, sorted, and how many of the nodes'
@@ -329,7 +331,7 @@ func (s *States) PodPrefixes(ctx context.Context) (out PodPrefixes, err error) {
 			return PodPrefixes{}, err
 		}
 	}
-	out.Sources, out.LeftOut = learnt.Sources, learnt.LeftOut
+	out.Sources, out.LeftOut, out.Advice = learnt.Sources, learnt.LeftOut, learnt.Advice
 	out.Prefixes, out.Omitted = s.joined(learnt.Prefixes, own, avoid)
 	return out, nil
 }

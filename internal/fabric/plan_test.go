@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -433,9 +434,10 @@ func TestNodesLookForPodsInThePrefixesOfTheCluster(t *testing.T) {
 			t.Errorf("%s: %+v", what, d)
 		}
 	}
+	n.Spec.ClusterPodCIDRAdvice, n.Spec.CiliumHostRouting, n.Spec.CiliumSettings = "set it", v1alpha1.HostRoutingBPF, "enable-bpf-masquerade=true"
 	f := preflightOf(cfg, tunnel.Status{}, &corev1.Node{}, []v1alpha1.FabricNode{n}, nil)
-	if !slices.Contains(f.Pods, want[1]) || len(f.PodSources) != 1 {
-		t.Errorf("the node checks itself with %v by %q", f.Pods, f.PodSources)
+	if !slices.Contains(f.Pods, want[1]) || len(f.PodSources) != 1 || f.PodAdvice != "set it" || f.CiliumRouting != preflight.RoutingBPF || f.CiliumSettings == "" {
+		t.Errorf("the node checks itself with %+v", f)
 	}
 	changed := n.DeepCopy()
 	changed.Spec.ClusterPodCIDRs = nil

@@ -73,7 +73,9 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
 			f.Services = slices.Concat(f.Services, kube.Prefixes(nodes[i].Spec.ServiceCIDRs))
-			f.Pods, f.PodSources = append(f.Pods, kube.Prefixes(nodes[i].Spec.ClusterPodCIDRs)...), nodes[i].Spec.ClusterPodCIDRSources
+			spec := &nodes[i].Spec
+			f.Pods, f.PodSources, f.PodAdvice = append(f.Pods, kube.Prefixes(spec.ClusterPodCIDRs)...), spec.ClusterPodCIDRSources, spec.ClusterPodCIDRAdvice
+			f.CiliumRouting, f.CiliumSettings = preflight.Routing(spec.CiliumHostRouting), spec.CiliumSettings
 		}
 		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
 	}

@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,10 +62,12 @@ func PodsOutside(own netip.Addr, local []netip.Prefix, nodes []v1alpha1.FabricNo
 	for _, p := range local {
 		texts = append(texts, p.String())
 	}
-	known := Some(texts)
-	if len(nodes) > 0 && len(nodes[0].Spec.ClusterPodCIDRSources) > 0 {
-		known += ", by " + Some(slices.Clone(nodes[0].Spec.ClusterPodCIDRSources))
+	known, remedy := Some(texts), "set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses"
+	if len(nodes) > 0 {
+		if sources := nodes[0].Spec.ClusterPodCIDRSources; len(sources) > 0 {
+			known += ", by " + Some(slices.Clone(sources))
+		}
+		remedy = cmp.Or(nodes[0].Spec.ClusterPodCIDRAdvice, remedy)
 	}
-	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes (%s), so no peer reaches them: set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses",
-		own, known)
+	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes (%s), so no peer reaches them: %s", own, known, remedy)
 }

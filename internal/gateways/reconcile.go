@@ -24,6 +24,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// PodNetwork is what is known of the network of this cluster's pods.
+type PodNetwork struct {
+	// Prefixes is those of all pods, Sources where they were learnt.
+	Prefixes []netip.Prefix
+	Sources  []string
+	// Advice is what to set because pods are outside of these; empty if none is, or nothing particular is known.
+	Advice string
+	// HostRouting is how Cilium forwards packets of pods, HostRoutingBy the settings that say so. Both are empty if
+	// that is not known.
+	HostRouting, HostRoutingBy string
+}
+
 // Reconciler chooses which nodes have tunnels to other clusters, and deletes the
 // FabricNodes of nodes that are gone. The nodes agree on the one that carries a peer's traffic
 // without an API server, within a second of the death of one: see package tunnel.
@@ -44,9 +56,8 @@ type Reconciler struct {
 	// Pods returns the prefixes of pods to announce to other clusters for each of some nodes, by
 	// name, from those that the nodes have. Nil announces none.
 	Pods func(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error)
-	// ClusterPods returns the prefixes of all pods of this cluster, and where they were learnt, which nodes need
-	// to find their pods. Nil means none.
-	ClusterPods func(context.Context) (prefixes []netip.Prefix, sources []string, err error)
+	// PodNetwork returns what nodes need to find their pods, and to check themselves. Nil means nothing.
+	PodNetwork func(context.Context) (PodNetwork, error)
 	// Reserved returns the prefixes of Services, which nodes check for overlaps with aliases. Nil
 	// means none.
 	Reserved func(context.Context) ([]netip.Prefix, error)
@@ -251,15 +262,16 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 // omitted is how many prefixes of Services are left out.
 func (r *Reconciler) common(ctx context.Context) (spec *v1alpha1.FabricNodeSpec, omitted int, err error) {
 	spec = &v1alpha1.FabricNodeSpec{ClusterID: string(r.Self)}
-	if spec.ServiceCIDRs, omitted, err = r.serviceCIDRs(ctx); err != nil || r.ClusterPods == nil {
+	if spec.ServiceCIDRs, omitted, err = r.serviceCIDRs(ctx); err != nil || r.PodNetwork == nil {
 		return spec, omitted, err
 	}
-	prefixes, sources, err := r.ClusterPods(ctx)
+	pods, err := r.PodNetwork(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	spec.ClusterPodCIDRs = wire.Texts(prefixes[:min(len(prefixes), peering.MaxPrefixes)])
-	spec.ClusterPodCIDRSources = sources[:min(len(sources), maxPodSources)]
+	spec.ClusterPodCIDRs = wire.Texts(pods.Prefixes[:min(len(pods.Prefixes), peering.MaxPrefixes)])
+	spec.ClusterPodCIDRSources = pods.Sources[:min(len(pods.Sources), maxPodSources)]
+	spec.ClusterPodCIDRAdvice, spec.CiliumHostRouting, spec.CiliumSettings = pods.Advice, pods.HostRouting, pods.HostRoutingBy
 	return spec, omitted, nil
 }
 

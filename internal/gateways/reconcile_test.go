@@ -69,8 +69,11 @@ func TestFabricNodesListPodPrefixes(t *testing.T) {
 	t.Parallel()
 	c := peertest.Client(t, &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	refused := error(nil)
-	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, ClusterPods: func(context.Context) ([]netip.Prefix, []string, error) {
-		return []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, slices.Repeat([]string{"IPPools of Calico"}, 9), refused
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, PodNetwork: func(context.Context) (PodNetwork, error) {
+		return PodNetwork{
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Sources: slices.Repeat([]string{"IPPools of Calico"}, 9),
+			Advice: "set it", HostRouting: v1alpha1.HostRoutingLegacy, HostRoutingBy: "enable-ipsec=true",
+		}, refused
 	}}
 	for _, refused = range []error{nil, errors.New("no API server")} {
 		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); !errors.Is(err, refused) {
@@ -80,7 +83,8 @@ func TestFabricNodesListPodPrefixes(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKey{Name: "n1"}, &n); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(n.Spec.ClusterPodCIDRs, []string{"10.1.0.0/16"}) || len(n.Spec.ClusterPodCIDRSources) != maxPodSources {
+		if !slices.Equal(n.Spec.ClusterPodCIDRs, []string{"10.1.0.0/16"}) || len(n.Spec.ClusterPodCIDRSources) != maxPodSources ||
+			n.Spec.ClusterPodCIDRAdvice != "set it" || n.Spec.CiliumHostRouting != "Legacy" || n.Spec.CiliumSettings != "enable-ipsec=true" {
 			t.Errorf("with error %v the spec is %+v", refused, n.Spec)
 		}
 	}

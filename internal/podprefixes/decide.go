@@ -39,6 +39,8 @@ type Input struct {
 	// Used is the sources that counted before: they still do, so that prefixes do not come and go with
 	// single pods.
 	Used []Source
+	// Advice is what to set if pods are outside of all of these prefixes.
+	Advice string
 }
 
 // Node is a node of the cluster.
@@ -69,6 +71,16 @@ type Learnt struct {
 	Sources []Source
 	// LeftOut says which prefixes that a source has do not count, and why.
 	LeftOut []string
+	// Advice is that of the input, if pods are outside of all prefixes.
+	Advice string
+}
+
+// Names returns the sources as texts.
+func (l Learnt) Names() (out []string) {
+	for _, s := range l.Sources {
+		out = append(out, string(s))
+	}
+	return out
 }
 
 // Decide returns the prefixes of a cluster's pods besides those of its nodes. As long as each pod has an
@@ -106,6 +118,9 @@ func Decide(in Input) Learnt {
 		outside = slices.DeleteFunc(outside, set.Contains)
 	}
 	out.Prefixes = cidr.Of(all...)
+	if len(outside) > 0 {
+		out.Advice = in.Advice
+	}
 	return out
 }
 

@@ -49,28 +49,28 @@ func TestPrefixesAreThoseOfTheFirstSourceThatHasThePods(t *testing.T) {
 			Input{Nodes: two, Pods: inside, Found: []Found{{Calico, prefixes("10.244.0.0/16")}, kubeadm}}, Learnt{Sources: []Source{Nodes}},
 		},
 		"a pod is in the prefix of another node": {
-			Input{Nodes: two, Pods: []Pod{pod("n1", "10.244.1.9")}, Found: []Found{kubeadm}}, Learnt{prefixes("10.244.0.0/16"), []Source{Nodes, Kubeadm}, nil},
+			Input{Nodes: two, Pods: []Pod{pod("n1", "10.244.1.9")}, Found: []Found{kubeadm}}, Learnt{prefixes("10.244.0.0/16"), []Source{Nodes, Kubeadm}, nil, ""},
 		},
 		"a pod is in a pool": {
-			Input{Nodes: two, Pods: elsewhere, Found: []Found{calico, kubeadm}}, Learnt{prefixes("10.0.0.0/16"), []Source{Nodes, Calico}, nil},
+			Input{Nodes: two, Pods: elsewhere, Found: []Found{calico, kubeadm}}, Learnt{prefixes("10.0.0.0/16"), []Source{Nodes, Calico}, nil, ""},
 		},
 		"a plugin that is gone left a pool": {
 			Input{Nodes: two, Pods: elsewhere, Found: []Found{{Calico, prefixes("172.16.0.0/16")}, {Cilium, prefixes("10.0.3.0/24", "10.0.4.0/24")}}},
-			Learnt{prefixes("10.0.3.0/24", "10.0.4.0/24"), []Source{Nodes, Cilium}, nil},
+			Learnt{prefixes("10.0.3.0/24", "10.0.4.0/24"), []Source{Nodes, Cilium}, nil, ""},
 		},
 		"two sources have pods": {
 			Input{Nodes: bare, Pods: []Pod{pod("n1", "10.0.3.9"), pod("n2", "10.244.1.9")}, Found: []Found{calico, kubeadm}},
-			Learnt{prefixes("10.0.0.0/16", "10.244.0.0/16"), []Source{Calico, Kubeadm}, nil},
+			Learnt{prefixes("10.0.0.0/16", "10.244.0.0/16"), []Source{Calico, Kubeadm}, nil, ""},
 		},
 		"no source has the pod": {Input{Nodes: two, Pods: []Pod{pod("n1", "172.20.0.9")}, Found: []Found{calico, kubeadm}}, Learnt{Sources: []Source{Nodes}}},
 		"nodes have only one family": {
 			Input{Nodes: two, Pods: []Pod{pod("n1", "10.244.0.9", "fd00::9")}, Found: []Found{{Calico, prefixes("10.244.0.0/16", "fd00::/48")}}},
-			Learnt{prefixes("10.244.0.0/16", "fd00::/48"), []Source{Nodes, Calico}, nil},
+			Learnt{prefixes("10.244.0.0/16", "fd00::/48"), []Source{Nodes, Calico}, nil, ""},
 		},
 		"no pod is known, nodes have prefixes":   {Input{Nodes: two, Found: []Found{calico}}, Learnt{Sources: []Source{Nodes}}},
-		"neither pods nor prefixes of nodes are": {Input{Nodes: bare, Found: []Found{{Calico, nil}, calico, kubeadm}}, Learnt{prefixes("10.0.0.0/16"), []Source{Calico}, nil}},
+		"neither pods nor prefixes of nodes are": {Input{Nodes: bare, Found: []Found{{Calico, nil}, calico, kubeadm}}, Learnt{prefixes("10.0.0.0/16"), []Source{Calico}, nil, ""}},
 		"the pod is on a virtual node":           {Input{Nodes: two, Pods: []Pod{pod("entente-office", "10.0.3.9")}, Found: []Found{calico}}, Learnt{Sources: []Source{Nodes}}},
-		"a source that counted before":           {Input{Nodes: two, Pods: inside, Found: []Found{calico}, Used: []Source{Nodes, Calico}}, Learnt{prefixes("10.0.0.0/16"), []Source{Nodes, Calico}, nil}},
+		"a source that counted before":           {Input{Nodes: two, Pods: inside, Found: []Found{calico}, Used: []Source{Nodes, Calico}}, Learnt{prefixes("10.0.0.0/16"), []Source{Nodes, Calico}, nil, ""}},
 		"a source that counted before is empty":  {Input{Nodes: two, Pods: inside, Found: []Found{{Calico, nil}}, Used: []Source{Nodes, Calico}}, Learnt{Sources: []Source{Nodes}}},
 		"Cilium's default pool has Services and nodes in it": {
 			Input{Nodes: bare, Pods: []Pod{pod("n1", "10.0.3.9")}, Found: []Found{{Cilium, prefixes("10.0.0.0/8")}}, Reserved: prefixes("10.96.0.0/12")},
@@ -82,12 +82,36 @@ func TestPrefixesAreThoseOfTheFirstSourceThatHasThePods(t *testing.T) {
 				prefixes("192.168.2.0/23"),
 				[]Source{Kubeadm},
 				[]string{"192.168.0.0/16 (IPPools of Calico) is not used as a prefix of pods: 192.168.1.1 is in it, which is a node's or one of Services"},
+				"",
 			},
 		},
 		"a pool that is not needed overlaps Services": {Input{Nodes: two, Pods: inside, Found: []Found{{Calico, prefixes("10.96.0.0/16")}}, Reserved: prefixes("10.96.0.0/12")}, Learnt{Sources: []Source{Nodes}}},
 	} {
 		if diff := cmp.Diff(tc.want, Decide(tc.in), cmpopts.EquateComparable(netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// What to set is said only where pods have addresses that nothing in the cluster explains.
+func TestAdviceIsForPodsThatNothingExplains(t *testing.T) {
+	t.Parallel()
+	pool := Found{Calico, prefixes("10.0.0.0/16")}
+	for name, tc := range map[string]struct {
+		in   Input
+		want string
+	}{
+		"nodes have no prefixes":         {Input{Nodes: []Node{node("n1")}, Pods: []Pod{pod("n1", "192.168.1.77")}}, "set it"},
+		"pods are outside of these":      {Input{Nodes: []Node{node("n1", "10.244.0.0/24")}, Pods: []Pod{pod("n1", "192.168.1.77")}, Found: []Found{pool}}, "set it"},
+		"a pool has the pods":            {Input{Nodes: []Node{node("n1")}, Pods: []Pod{pod("n1", "10.0.1.77")}, Found: []Found{pool}}, ""},
+		"nodes have the pods":            {Input{Nodes: []Node{node("n1", "10.244.0.0/24")}, Pods: []Pod{pod("n1", "10.244.0.7")}}, ""},
+		"the pool has a node's address":  {Input{Nodes: []Node{node("n1")}, Pods: []Pod{pod("n1", "192.168.1.77")}, Found: []Found{{Calico, prefixes("192.168.0.0/16")}}}, "set it"},
+		"of a pod on the virtual node":   {Input{Nodes: []Node{node("n1")}, Pods: []Pod{pod("entente-office", "198.18.0.9")}}, ""},
+		"no pod is known, and no prefix": {Input{Nodes: []Node{node("n1")}}, ""},
+	} {
+		tc.in.Advice = "set it"
+		if got := Decide(tc.in).Advice; got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }

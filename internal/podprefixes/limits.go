@@ -14,6 +14,8 @@ const (
 	// patience is how long prefixes are not known while the API server does not answer what a source has. Then
 	// they are decided without it.
 	patience = 30 * time.Second
+	// routingEvery is how often Cilium's ConfigMap is read for how it routes, routingTimeout how long that may take.
+	routingEvery, routingTimeout = 2 * time.Minute, 5 * time.Second
 	// pageSize is how many objects are listed at a time.
 	pageSize = 250
 )

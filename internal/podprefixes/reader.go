@@ -75,7 +75,7 @@ func (r *Reader) Learn(ctx context.Context) (Learnt, error) {
 	if in.Found, err = r.found(ctx, nodes.Items); err != nil {
 		return Learnt{}, err
 	}
-	in.Used = r.used
+	in.Used, in.Advice = r.used, advice(nodes.Items, r.has(schema.GroupKind{Group: "crd.k8s.amazonaws.com", Kind: "ENIConfig"}))
 	out := Decide(in)
 	r.used = out.Sources
 	if now := fmt.Sprint(out); now != r.last {
@@ -108,7 +108,7 @@ func (r *Reader) found(ctx context.Context, nodes []corev1.Node) ([]Found, error
 	}
 	stored := objects(schema.GroupKind{Group: "crd.projectcalico.org", Kind: "IPPool"}, ipPool)
 	served := objects(schema.GroupKind{Group: "projectcalico.org", Kind: "IPPool"}, ipPool)
-	cilium := config("cilium-config", ciliumConfig)
+	cilium := config(ciliumName, ciliumConfig)
 	if !cilium.elsewhere {
 		pools := objects(schema.GroupKind{Group: "cilium.io", Kind: "CiliumPodIPPool"}, podIPPool)
 		on := objects(schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}, ciliumNode)
@@ -127,6 +127,12 @@ func (r *Reader) found(ctx context.Context, nodes []corev1.Node) ([]Found, error
 		{CalicoDisabled, slices.Concat(stored.disabled, served.disabled)},
 		{Kubeadm, config("kubeadm-config", kubeadmConfig).prefixes},
 	}, pending
+}
+
+// has reports whether the API server has a kind.
+func (r *Reader) has(kind schema.GroupKind) bool {
+	_, err := r.Direct.RESTMapper().RESTMapping(kind)
+	return err == nil
 }
 
 // read asks for a part of a source. What cannot be read now is what was last read. What was never read is

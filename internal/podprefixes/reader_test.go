@@ -179,6 +179,20 @@ func TestReaderLearnsFromWhatTheClusterHas(t *testing.T) {
 	}
 }
 
+// In a cloud whose plugin lists no prefixes it says what to set.
+func TestReaderSaysWhatToSetInACloud(t *testing.T) {
+	t.Parallel()
+	r, s, log, _ := newReader(t, "192.168.1.77")
+	s.serve("crd.k8s.amazonaws.com", "v1alpha1", "ENIConfig", "eniconfigs", []any{})
+	got, err := r.Learn(t.Context())
+	if err != nil || got.Advice != adviceAWS || len(got.Prefixes) > 0 {
+		t.Errorf("%+v, %v\n%s", got, err, log)
+	}
+	if slices.ContainsFunc(s.asked, func(what string) bool { return strings.HasSuffix(what, "eniconfigs") }) {
+		t.Error("it lists ENIConfigs, for which it has no right")
+	}
+}
+
 // What may not be read, or is malformed, is said once and stops nothing.
 func TestReaderGoesOnWithoutWhatItCannotRead(t *testing.T) {
 	t.Parallel()

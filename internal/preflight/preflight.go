@@ -57,6 +57,15 @@ type Finding struct {
 	Message, Remedy string
 }
 
+// Routing is how Cilium forwards packets of pods, by its configuration. Empty means that this is not known.
+type Routing string
+
+// The ways: by eBPF, past nftables, or as the kernel routes other packets.
+const (
+	RoutingBPF    Routing = "BPF"
+	RoutingLegacy Routing = "Legacy"
+)
+
 // Fabric is the configuration of the fabric on the node.
 type Fabric struct {
 	// Device is the name of the WireGuard device, Port its UDP port.
@@ -72,6 +81,11 @@ type Fabric struct {
 	Pods, OwnPods []netip.Prefix
 	// PodSources says where those of the cluster were learnt.
 	PodSources []string
+	// PodAdvice is what to set if pods are outside of these; empty if nothing particular is known.
+	PodAdvice string
+	// CiliumRouting is how Cilium routes by its configuration, CiliumSettings the settings that say so.
+	CiliumRouting  Routing
+	CiliumSettings string
 	// Unfiltered is why the fabric lets no packets of other clusters pass: it has no nftables table, and
 	// cannot write it. Empty means that it has.
 	Unfiltered string
@@ -324,7 +338,7 @@ func pods(f *Fabric, o *Observed) *Finding {
 		known += ", by " + some(slices.Clone(f.PodSources))
 	}
 	return found(PodsOutsidePrefixes, Warning, "pods of this node are outside of the prefixes of this cluster's pods, so no peer can reach them: "+some(outside)+"; "+known,
-		"set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses")
+		cmp.Or(f.PodAdvice, "set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses"))
 }
 
 func mtu(_ *Fabric, o *Observed) *Finding {

@@ -93,6 +93,7 @@ func TestFindingsNameTheCauseAndTheRemedy(t *testing.T) {
 		"pods are where no source says": {func(f *Fabric, o *Observed) {
 			f.PodSources, o.Pods = []string{"IPPools of Calico"}, append(o.Pods, netip.MustParseAddr("10.0.3.4"))
 		}, "Warning PodsOutsidePrefixes", "known are 10.244.0.0/16, by IPPools of Calico"},
+		"pods outside, in a cloud":     {func(f *Fabric, _ *Observed) { f.Pods, f.OwnPods, f.PodAdvice = nil, nil, "set the subnets" }, "Warning PodsOutsidePrefixes", "set the subnets"},
 		"pods, and no prefix is known": {func(f *Fabric, _ *Observed) { f.Pods, f.OwnPods = nil, nil }, "Warning PodsOutsidePrefixes", "none is known"},
 
 		"rules of the older iptables": {func(_ *Fabric, o *Observed) { o.Legacy = true }, "Info ForwardDropped", "iptables-legacy -S FORWARD"},
@@ -105,10 +106,24 @@ func TestFindingsNameTheCauseAndTheRemedy(t *testing.T) {
 		"Cilium with netkit": {func(_ *Fabric, o *Observed) {
 			o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"}, Link{Name: "lxc12", Kind: "netkit"})
 		}, "Error HostRoutingByEBPF", "bpf.hostLegacyRouting=true"},
-		"Calico with eBPF":                 {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "bpfin.cali", Kind: "veth"}) }, "Warning HostRoutingByEBPF", "linuxDataplane"},
-		"Calico with eBPF by its programs": {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"cali_tc_preamble"} }, "Warning HostRoutingByEBPF", "linuxDataplane"},
-		"Calico with iptables":             {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "cali0123", Kind: "veth"}) }, "", ""},
-		"programs of a monitoring tool":    {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"count_packets"} }, "", ""},
+		"Cilium that routes by eBPF, by its settings": {func(f *Fabric, o *Observed) {
+			f.CiliumRouting, f.CiliumSettings = RoutingBPF, "enable-bpf-masquerade=true"
+			o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"})
+		}, "Warning HostRoutingByEBPF", "cilium-config (enable-bpf-masquerade=true)"},
+		"Cilium that leaves routing to the kernel, by its settings": {func(f *Fabric, o *Observed) {
+			f.CiliumRouting, f.CiliumSettings = RoutingLegacy, "kube-proxy-replacement=false"
+			o.Links[1].Programs = []string{"cil_from_netdev-eth0"}
+			o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"})
+		}, "", ""},
+		"Cilium with netkit, whatever its settings": {func(f *Fabric, o *Observed) {
+			f.CiliumRouting = RoutingLegacy
+			o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"}, Link{Name: "lxc12", Kind: "netkit"})
+		}, "Error HostRoutingByEBPF", "bpf.datapathMode=veth"},
+		"settings that Cilium left on another node": {func(f *Fabric, _ *Observed) { f.CiliumRouting = RoutingBPF }, "", ""},
+		"Calico with eBPF":                          {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "bpfin.cali", Kind: "veth"}) }, "Warning HostRoutingByEBPF", "linuxDataplane"},
+		"Calico with eBPF by its programs":          {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"cali_tc_preamble"} }, "Warning HostRoutingByEBPF", "linuxDataplane"},
+		"Calico with iptables":                      {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "cali0123", Kind: "veth"}) }, "", ""},
+		"programs of a monitoring tool":             {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"count_packets"} }, "", ""},
 
 		"a second interface is announced, strict": {func(f *Fabric, o *Observed) { second(f, o, 1) }, "Warning StrictReversePath", "net.ipv4.conf.eth1/100.rp_filter=2"},
 		"a second interface is announced, loose":  {func(f *Fabric, o *Observed) { second(f, o, 2) }, "", ""},

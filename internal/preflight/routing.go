@@ -254,7 +254,7 @@ func reversePath(f *Fabric, o *Observed) *Finding {
 
 // hostRouting checks for programs that route packets of pods past nftables, where addresses
 // are translated.
-func hostRouting(_ *Fabric, o *Observed) *Finding {
+func hostRouting(f *Fabric, o *Observed) *Finding {
 	const past = " Packets of pods then do not pass nftables, where the fabric translates addresses, and peers drop them."
 	var cilium, netkit, calico bool
 	var attached string
@@ -274,13 +274,18 @@ func hostRouting(_ *Fabric, o *Observed) *Finding {
 			}
 		}
 	}
-	const remedy = "set bpf.hostLegacyRouting=true in Cilium's values and restart its agents"
+	const remedy = "set bpf.hostLegacyRouting=true in Cilium's values and restart its agents (kubectl -n kube-system rollout restart daemonset/cilium)"
 	switch {
 	case cilium && netkit:
 		return found(HostRoutingByEBPF, Error, "Cilium connects pods by netkit devices, which it does only where it routes by eBPF."+past, remedy+", with bpf.datapathMode=veth")
 	case calico:
 		return found(HostRoutingByEBPF, Warning, "Calico runs its eBPF data plane here, which may route by eBPF."+past,
 			"use Calico's iptables or nftables data plane (linuxDataplane in its Installation), or see whether pods reach peers before you rely on it")
+	case cilium && f.CiliumRouting == RoutingLegacy:
+		return nil
+	case cilium && f.CiliumRouting == RoutingBPF:
+		return found(HostRoutingByEBPF, Warning, "Cilium routes by eBPF, by its ConfigMap kube-system/cilium-config ("+f.CiliumSettings+"), unless a CiliumNodeConfig says otherwise for this node."+past,
+			remedy)
 	case cilium && attached != "":
 		return found(HostRoutingByEBPF, Warning, "Cilium runs "+attached+" and may route by eBPF: whether it does, `cilium-dbg status` says in its pods (Host Routing: BPF)."+past,
 			"if it does, "+remedy)
