@@ -58,9 +58,10 @@ func carried(n *v1alpha1.FabricNode, peer string) *v1alpha1.FabricPath {
 
 // Carrier returns the gateway that carries a peer's traffic, and its path; nil if no node reports that
 // it carries it. Of several it is the one that most other nodes reach, since the last report of a dead
-// one may claim the same. One whose Node is not Ready counts while its fabric reports, if no other carries
-// the traffic: only its kubelet may have stopped, and packets pass. unreachable are the nodes whose probes
-// to the carrier are lost, if these are most.
+// one may claim the same; of equals it is the same one in any order of the nodes. One whose Node is not
+// Ready counts while its fabric reports, if no other carries the traffic: only its kubelet may have
+// stopped, and packets pass. unreachable are the nodes whose probes to the carrier are lost, if these
+// are most.
 func (n Nodes) Carrier(peer string) (carrier *v1alpha1.FabricNode, path *v1alpha1.FabricPath, unreachable []string) {
 	most := 0
 	for i := range n.Fabric {
@@ -70,7 +71,7 @@ func (n Nodes) Carrier(peer string) (carrier *v1alpha1.FabricNode, path *v1alpha
 			continue
 		}
 		reached, lost := n.reach(g.Name)
-		if carrier != nil && cmp.Or(compareBool(!is.NotReady, !n.health(carrier.Name).NotReady), cmp.Compare(reached, most), g.Status.ObservedAt.Compare(carrier.Status.ObservedAt.Time)) <= 0 {
+		if carrier != nil && cmp.Or(compareBool(!is.NotReady, !n.health(carrier.Name).NotReady), cmp.Compare(reached, most), g.Status.ObservedAt.Compare(carrier.Status.ObservedAt.Time), cmp.Compare(carrier.Name, g.Name)) <= 0 {
 			continue
 		}
 		carrier, path, most, unreachable = g, p, reached, nil

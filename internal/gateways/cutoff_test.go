@@ -113,6 +113,8 @@ func TestCarrierIsTheGatewayThatOthersReach(t *testing.T) {
 			nodes:  []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("b", carries("Up")), fabricOf("w", to("a", "Up"))},
 			health: map[string]Health{"a": {NotReady: true, Reports: true}}, want: "b",
 		},
+		"of equals the first by name":           {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("b", carries("Up"))}, want: "a"},
+		"of equals the same in another order":   {nodes: []v1alpha1.FabricNode{fabricOf("b", carries("Up")), fabricOf("a", carries("Up"))}, want: "a"},
 		"its fabric is gone":                    {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up"))}, health: map[string]Health{"a": {Absent: true}}},
 		"most others do not reach it":           {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("v", to("a", "Down")), fabricOf("w", to("a", "Down"))}, want: "a", unreachable: []string{"v", "w"}},
 		"the only other node does not reach it": {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("w", to("a", "Down"))}, want: "a"},
