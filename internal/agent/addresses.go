@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/netpolicy"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
@@ -60,11 +61,16 @@ func (a *addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
 
 // home translates a peer's pod address to this cluster's address for it.
 func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	return a.homes(peer)(addr)
+}
+
+// homes returns home for one peer, as its addresses translate now.
+func (a *addresses) homes(peer peering.ClusterID) func(netip.Addr) (netip.Addr, bool) {
 	t := a.table(peer)
 	if t == nil {
-		return netip.Addr{}, false
+		return func(netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
 	}
-	return t.home(addr)
+	return t.home
 }
 
 // named is home for the addresses that a peer names now. An alias stays for a while after its address is no longer
@@ -258,6 +264,6 @@ func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
 // observed sends all peers where gateways of this cluster are seen, a moment later: the report of one peer is sent
 // to all.
 func (a *agent) observed() func() {
-	later := gather(observedPause, func(struct{}) { a.exchange.ChangedAll() })
+	later := notify.Gather(observedPause, observedPause, func(struct{}) { a.exchange.ChangedAll() })
 	return func() { later(struct{}{}) }
 }

@@ -15,6 +15,9 @@ const (
 	awaitLogPause = 30 * time.Second
 	// podsPause is how long events of pods are gathered before their contract, and the peer, are reconciled.
 	podsPause = 100 * time.Millisecond
+	// exposurePause is the least time between two reconciliations of a peer because of what is open to it, which read
+	// all of that. It is as short as the least time between two writes of a Tunnel.
+	exposurePause = 300 * time.Millisecond
 	// usePause is how long what pods use of a contract is gathered before it is counted.
 	usePause = time.Second
 	// observedPause is how long reports of where this cluster is seen are gathered before they are sent to all

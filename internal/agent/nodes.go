@@ -161,7 +161,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
 		spec: spec, done: make(chan struct{}),
-		exposure: &exposure.Exposure{Contract: spec.Contract, Changed: func() { n.exposureChanged(spec.Peer) }, Home: home},
+		exposure: &exposure.Exposure{Contract: spec.Contract, Changed: func() { n.exposureChanged(spec.Peer) }, Home: func() exposure.Translation { return n.addresses.homes(spec.Peer) }},
 	}
 	if class := n.lastLatency(ctx, spec.Name); class != "" {
 		v.latency.class.Store(&class)
@@ -603,7 +603,7 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
 		kubelet: kubelet, policies: policies, podIP: a.cfg.PodIP, self: a.source.ID(), clusterDomain: a.cfg.ClusterDomain, log: a.log,
 		contractChanged: a.contractsWake.wake,
-		exposureChanged: gather(podsPause, a.exposureChanged),
+		exposureChanged: notify.Gather(podsPause, exposurePause, a.exposureChanged),
 	}
 	return errors.Join(a.provisionVolumes(), a.run(kubelet.Run), a.run(a.nodes.Run))
 }

@@ -34,25 +34,31 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		a.events.Eventf(ns, nil, corev1.EventTypeWarning, "Fenced", "Fence",
 			"stopped %d pods: their home has not responded for as long as its fence of %s allows", pods, f.Length)
 	}}
-	counted := gather(usePause, a.contractsWake.wake)
+	counted := notify.Gather(usePause, usePause, a.contractsWake.wake)
+	opened := notify.Gather(podsPause, exposurePause, func(contract string) {
+		a.wakePeer(contracts.peer(contract))
+		a.servedChanged(contracts.peer(contract))
+	})
+	used := notify.Gather(podsPause, podsPause, func(contract string) {
+		if c, ok := contracts.granted(contract); ok && c.AcceptNew {
+			counted(contract)
+		} else { // it ends with its last pod
+			a.contractsWake.wake(contract)
+		}
+	})
 	var err error
 	a.offloaded, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
 		// Of the addresses that a consumer names only its own pods are believed; the pods that it runs here are
 		// known by their UIDs.
-		Translate: a.addresses.endpoint, Stops: a.fences.Stops, Served: gather(podsPause, a.servedChanged),
+		Translate: a.addresses.endpoint, Stops: a.fences.Stops, Served: notify.Gather(podsPause, exposurePause, a.servedChanged),
 		// Its aliases of this cluster's pods are believed only if this cluster has such pods.
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
-		Changed: gather(podsPause, func(contract string) {
-			if c, ok := contracts.granted(contract); ok && c.AcceptNew {
-				counted(contract)
-			} else { // it ends with its last pod
-				a.contractsWake.wake(contract)
-			}
-			a.wakePeer(contracts.peer(contract))
-			a.servedChanged(contracts.peer(contract))
-		}),
+		Changed: func(contract string) {
+			used(contract)
+			opened(contract)
+		},
 		Log: a.log,
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -67,26 +66,5 @@ func (a *agent) wakePeers() {
 	}
 	for i := range list.Items {
 		a.peersWake.wake(list.Items[i].Name)
-	}
-}
-
-// gather returns a function that calls call with each key that it gets, once after a pause, however often it gets
-// the key meanwhile.
-func gather[K comparable](pause time.Duration, call func(K)) func(K) {
-	var mu sync.Mutex
-	due := map[K]bool{}
-	return func(key K) {
-		mu.Lock()
-		defer mu.Unlock()
-		if due[key] {
-			return
-		}
-		due[key] = true
-		time.AfterFunc(pause, func() {
-			mu.Lock()
-			delete(due, key)
-			mu.Unlock()
-			call(key)
-		})
 	}
 }

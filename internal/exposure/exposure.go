@@ -26,8 +26,8 @@ type Exposure struct {
 	Contract string
 	// Changed is called when the exposure may have changed.
 	Changed func()
-	// Home translates an address of the provider to this cluster's alias, if it has one by now.
-	Home func(netip.Addr) (netip.Addr, bool)
+	// Home returns how addresses of the provider translate now.
+	Home func() Translation
 
 	// Local returns the addresses of the pods of this cluster that run in the provider, by their statuses, and
 	// whether all Services were processed since this agent started.
@@ -45,6 +45,9 @@ type Exposure struct {
 	// as this cluster's. Until this cluster's pods are known, those that are gone have an empty list.
 	early map[string][]netip.Addr
 }
+
+// Translation translates an address of the provider to this cluster's alias, if it has one by now.
+type Translation func(netip.Addr) (netip.Addr, bool)
 
 // sources is a pod that runs in the provider.
 type sources struct {
@@ -201,13 +204,13 @@ func addressesIn(s peering.PodStatus) []netip.Addr {
 }
 
 // addresses returns the aliases of a pod's addresses, at most one of each family, as in Kubernetes.
-func (e *Exposure) addresses(pod sources) []netip.Addr {
+func (pod sources) addresses(home Translation) []netip.Addr {
 	if !pod.reported {
 		return pod.home
 	}
 	var out []netip.Addr
 	for _, a := range pod.there {
-		a, ok := e.Home(a)
+		a, ok := home(a)
 		if ok && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
 			out = append(out, a)
 		}
@@ -277,10 +280,7 @@ func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 	e.learn()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	from, to := map[string][]netip.Addr{}, map[string][]allow.Destination{}
-	for _, pod := range e.pods {
-		from[pod.namespace] = append(from[pod.namespace], e.addresses(pod)...)
-	}
+	from, to := e.there(), map[string][]allow.Destination{}
 	for ref, open := range e.services {
 		for _, d := range open {
 			if own.opens(ref.Namespace, d) {
@@ -323,9 +323,14 @@ func (e *Exposure) passed(from map[string][]netip.Addr, thirds map[string]map[st
 func (e *Exposure) There() map[string][]netip.Addr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out := map[string][]netip.Addr{}
+	return e.there()
+}
+
+// there is There; the caller holds the lock.
+func (e *Exposure) there() map[string][]netip.Addr {
+	out, home := map[string][]netip.Addr{}, e.Home()
 	for _, pod := range e.pods {
-		out[pod.namespace] = append(out[pod.namespace], e.addresses(pod)...)
+		out[pod.namespace] = append(out[pod.namespace], pod.addresses(home)...)
 	}
 	return out
 }

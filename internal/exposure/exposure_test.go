@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-func asIs(a netip.Addr) (netip.Addr, bool) { return a, true }
+func asIs() Translation { return func(a netip.Addr) (netip.Addr, bool) { return a, true } }
 
 // serviceIn is a Service of a namespace as it crosses: port 80 leads to 8080.
 func serviceIn(t *testing.T, namespace, name string, addrs ...string) peering.Object {
@@ -144,7 +144,9 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 	t.Parallel()
 	alias := netip.Addr{}
-	e := &Exposure{Contract: "c", Changed: func() {}, Home: func(netip.Addr) (netip.Addr, bool) { return alias, alias.IsValid() }}
+	e := &Exposure{Contract: "c", Changed: func() {}, Home: func() Translation {
+		return func(netip.Addr) (netip.Addr, bool) { return alias, alias.IsValid() }
+	}}
 	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	wantPods(e, "shop", "a")
 	e.Status(podIn(t, "shop", "a", "10.200.3.7"))
@@ -396,7 +398,7 @@ func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	home := func(a netip.Addr) (netip.Addr, bool) {
 		return plan.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
 	}
-	e := &Exposure{Changed: func() { changes++ }, Home: home}
+	e := &Exposure{Changed: func() { changes++ }, Home: func() Translation { return home }}
 	check := func(when string, from, to []string) {
 		t.Helper()
 		got := allow.Exposed{}

@@ -1,4 +1,4 @@
-// Package notify has what loops wait for: a channel that notifies of changes, and pauses.
+// Package notify has what loops wait for: a channel that notifies of changes, and pauses; and it gathers events.
 package notify
 
 // Channel has a value if Notify was called since the last receive.
