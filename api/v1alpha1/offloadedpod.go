@@ -44,7 +44,9 @@ type OffloadedPodSpec struct {
 	OriginUID string `json:"originUID"`
 	// hash is the hash with which the consumer applied it, hexadecimal.
 	Hash string `json:"hash"`
-	// template is the pod: labels, annotations and spec, in the provider's terms.
+	// template is the pod: labels, annotations and spec, in the provider's terms. It is atomic: otherwise each of its
+	// fields would be in metadata.managedFields, too.
+	// +mapType=atomic
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
@@ -67,6 +69,7 @@ type OffloadedPodStatus struct {
 	PodIPs []string `json:"podIPs,omitempty"`
 	// podStatus is the pod's last status, kept when it ended.
 	// +optional
+	// +mapType=atomic
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
