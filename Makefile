@@ -169,7 +169,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## Tests that need only an
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
-		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/clusterset ./internal/homeapi ./internal/limitrange ./internal/offload ./internal/profiles ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
+		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/clusterset ./internal/homeapi ./internal/limitrange ./internal/offload ./internal/profiles ./internal/records ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
 
 # Tests that make test leaves out because they take long or need programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.

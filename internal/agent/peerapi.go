@@ -20,6 +20,7 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/provider"
+	"github.com/entente-dev/entente/internal/records"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -46,9 +47,12 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 			a.contractsWake.wake(contract)
 		}
 	})
-	var err error
+	cheap, err := records.New(a.direct, a.cfg.Kubernetes)
+	if err != nil {
+		return err
+	}
 	a.offloaded, err = offload.New(offload.Config{
-		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
+		Client: cheap, REST: a.cfg.Kubernetes, Contracts: contracts.granted, Trusted: a.bundles.IDs,
 		// Of the addresses that a consumer names only its own pods are believed; the pods that it runs here are
 		// known by their UIDs.
 		Translate: a.addresses.endpoint, Stops: a.fences.Stops, Served: notify.Gather(podsPause, exposurePause, a.servedChanged),

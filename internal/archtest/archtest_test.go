@@ -139,6 +139,7 @@ var rules = []rule{
 	{packages: "internal/podspec", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/podwatch", ours: []string{"peering/...", "internal/notify"}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/podstreams", ours: []string{"peering/..."}, outside: []string{"k8s.io/"}},
+	{packages: "internal/records", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/recent", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/paced", ours: []string{"api/...", "peering/...", "internal/budget", "internal/turns"}, outside: []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/controller-runtime"}},

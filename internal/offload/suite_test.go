@@ -36,6 +36,7 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podwatch"
+	"github.com/entente-dev/entente/internal/records"
 	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
@@ -269,7 +270,11 @@ func newReal(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{owner: owner, agent: agent, rest: as, real: true, contracts: map[string]Contract{}}
+	cheap, err := records.New(agent, as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{owner: owner, agent: cheap, rest: as, real: true, contracts: map[string]Contract{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); c.endNamespaces(ctx) }()
