@@ -209,7 +209,8 @@ func promised(t *testing.T, what string, gap, promise, busy time.Duration) {
 
 // TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that carries their traffic:
 // its tunnel, and then its node. The other gateway takes over, and the connections continue. Neither an agent nor an
-// API server is involved in that.
+// API server is involved in that. All the time, also when fabrics are killed and a node starts whose pods call abroad, no
+// packet of a pod is in clear between the clusters.
 func TestGatewaysTakeOver(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
@@ -219,6 +220,7 @@ func TestGatewaysTakeOver(t *testing.T) {
 				only.Matrix(t, "a minute and a half; the gateways of the other cluster are taken away with each change")
 			}
 			first, other := side.Node(), second(side)
+			s.nothingInClear(ctx, t)
 			// The first node has the API server, and so has to live. It carries no traffic between
 			// its pods, unless it is the gateway.
 			ok(t, label(ctx, side, other, "true"))
@@ -263,6 +265,7 @@ func TestGatewaysTakeOver(t *testing.T) {
 					promised(t, "the tunnel of the gateway is cut", result.Longest, promisedLost, busyLost)
 				})
 			})
+			t.Run("fabrics are killed", func(t *testing.T) { s.fabricsAreKilled(ctx, t, side) })
 			t.Run("its node dies", func(t *testing.T) {
 				t.Cleanup(func() {
 					// A node that runs already is left alone.
@@ -270,6 +273,7 @@ func TestGatewaysTakeOver(t *testing.T) {
 						t.Errorf("switch node %s on again: %v", other, err)
 					}
 				})
+				s.callsFrom(ctx, t, side, other)
 				rounds := 1
 				if only.InMatrix() {
 					rounds = 2
@@ -340,7 +344,10 @@ func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node 
 	w := s.World
 	s.during(ctx, t, side, func() {
 		ok(t, w.Lab.StartNode(ctx, node))
+		open, err := s.guard(ctx, node)
+		ok(t, err)
 		ok(t, reaches(ctx, w, side, node))
+		ok(t, open(ctx))
 		time.Sleep(15 * time.Second) // longer than a gateway waits before it takes traffic
 	}, func(result e2e.StreamResult) {
 		promised(t, "the node came back", result.Longest, promisedPlanned, busyPlanned)
