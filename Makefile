@@ -178,7 +178,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
-	@cd integration && ENTENTE_MATRIX=1 ENTENTE_IPAM=shared-pool go test -count 1 -timeout 40m -v ./twonodes
+	@cd integration && ENTENTE_MATRIX=1 ENTENTE_STRICT=1 ENTENTE_IPAM=shared-pool go test -count 1 -timeout 40m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CNI=flannel ENTENTE_SUBNETS=2 go test -count 1 -timeout 40m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 50m -v ./paths
