@@ -59,6 +59,12 @@ func kubectlWorks(ctx context.Context, t *testing.T, w *World, pod *corev1.Pod, 
 	}
 	copies(ctx, t, home, out)
 	forwards(ctx, t, w, pod)
+	for path, want := range map[string]string{"metrics/resource": "resource_scrape_error ", "stats/summary": `"nodeName":"` + pod.Spec.NodeName + `"`} {
+		text, err = home.Kubectl(ctx, "get", "--raw", "/api/v1/nodes/"+pod.Spec.NodeName+"/proxy/"+path)
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("%s: %v\n%s", path, err, text)
+		}
+	}
 }
 
 // copies copies a file to a pod and back.
