@@ -135,7 +135,9 @@ type Stream struct {
 	returned map[uint64]bool
 	tcpSent  int
 	tcpErr   error
+	last     time.Time
 	longest  time.Duration
+	pause    time.Duration
 }
 
 // StreamResult is the result of a stream.
@@ -157,7 +159,7 @@ func (s *Side) StartStream(ctx context.Context, from, to string) (*Stream, error
 	if err != nil {
 		return nil, err
 	}
-	t := &Stream{stop: make(chan struct{}), returned: map[uint64]bool{}}
+	t := &Stream{stop: make(chan struct{}), returned: map[uint64]bool{}, last: time.Now()}
 	address := net.JoinHostPort(to, strconv.Itoa(EchoPort))
 	if t.udp, err = dialIn(ctx, file, "udp", address); err != nil {
 		return nil, err
@@ -193,7 +195,6 @@ func (t *Stream) send() {
 
 func (t *Stream) receive() {
 	packet := make([]byte, 2*packetSize)
-	last := time.Now()
 	for {
 		n, err := t.udp.Read(packet)
 		if err != nil {
@@ -207,9 +208,9 @@ func (t *Stream) receive() {
 		}
 		t.mu.Lock()
 		t.returned[binary.BigEndian.Uint64(packet)] = true
-		t.longest = max(t.longest, time.Since(last))
+		pause := time.Since(t.last)
+		t.longest, t.pause, t.last = max(t.longest, pause), max(t.pause, pause), time.Now()
 		t.mu.Unlock()
-		last = time.Now()
 	}
 }
 
@@ -244,6 +245,16 @@ func (t *Stream) Exchanged() (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.tcpSent, t.tcpErr
+}
+
+// Pause is the longest time without a UDP packet that came back, since it was last asked. What has not ended yet counts
+// so far, and again when it has.
+func (t *Stream) Pause() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pause := max(t.pause, time.Since(t.last))
+	t.pause = 0
+	return pause
 }
 
 // Stop ends the traffic, waits for what is on its way, and says what was lost.

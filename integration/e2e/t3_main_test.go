@@ -18,7 +18,6 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/integration/only"
 )
 
 const shop = "shop"
@@ -501,57 +500,4 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestFabricRepairsItself takes the fabric's parts away by hand.
-func TestFabricRepairsItself(t *testing.T) {
-	only.Matrix(t, "a minute; package tunnel has the same harm repaired")
-	ctx, w := theStage.On(t)
-	node := peered(ctx, t, w)
-	Offloaded(ctx, t, w, shop)
-	inn, _ := Web(shop, "inn", 1, AtHome)
-	out, _ := Web(shop, "out", 1, Away)
-	OK(t, w.Home.Create(ctx, inn, out))
-	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
-	OK(t, err)
-	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
-	OK(t, err)
-	url := "http://" + outs[0].Status.PodIP + ":8080/name"
-	OK(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
-	for _, damage := range []struct {
-		name string
-		argv []string
-	}{
-		{"the nftables table is deleted", []string{"nft", "delete", "table", "inet", "entente"}},
-		{"all routes are flushed", []string{"ip", "route", "flush", "table", "all", "proto", "141"}},
-		{"the device is set down", []string{"ip", "link", "set", "entente0", "down"}},
-	} {
-		t.Run(damage.name, func(t *testing.T) {
-			for _, s := range w.Sides() {
-				before, err := s.snapshotNetwork(ctx)
-				OK(t, err)
-				_, err = s.OnNode(ctx, damage.argv...)
-				OK(t, err)
-				begin := time.Now()
-				OK(t, w.Until(ctx, Soon, "the fabric of "+s.Name+" to be as before", func(ctx context.Context) (string, error) {
-					now, err := s.snapshotNetwork(ctx)
-					if err != nil {
-						return "", err
-					}
-					var missing []string
-					for _, line := range before {
-						if !slices.Contains(now, line) {
-							missing = append(missing, line)
-						}
-					}
-					return strings.Join(missing, "; "), nil
-				}))
-				t.Logf("%s: repaired after %s", s.Name, time.Since(begin).Round(10*time.Millisecond))
-			}
-			OK(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
-		})
-	}
-	if ready, err := w.Home.VirtualNodeReady(ctx, Soon); err != nil || ready.Name != node {
-		t.Errorf("node %v (%v)", ready, err)
-	}
 }
