@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ const (
 	user = 999
 )
 
-var theStage = &Installed{Config: Config{Lab: "databases", Values: []string{"storage.homeClass=" + storageClass, "storage.reclaimPolicy=Delete"}}}
+var theStage = &Installed{Patience: 20 * time.Minute, Config: Config{Lab: "databases", Values: []string{"storage.homeClass=" + storageClass, "storage.reclaimPolicy=Delete"}}}
 
 func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,8 +53,8 @@ func sql(ctx context.Context, w *World, pod, text string) (string, error) {
 }
 
 // TestPostgreSQLFailsOverBetweenClusters has a primary at home and a standby abroad, lets the primary
-// end while rows are written, promotes the standby by hand, and does the same the other way round. No row whose
-// commit was acknowledged is lost.
+// end while rows are written, promotes the standby by hand, and does the same the other way round. Then both are killed in
+// their turn. No row whose commit was acknowledged is lost.
 func TestPostgreSQLFailsOverBetweenClusters(t *testing.T) {
 	ctx, w := stage(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "postgres"}, StringData: map[string]string{"password": rand.Text()}}
@@ -63,19 +66,86 @@ func TestPostgreSQLFailsOverBetweenClusters(t *testing.T) {
 	_, err := sql(ctx, w, "pg-home-0", "create table ledger (id bigint primary key)")
 	OK(t, err)
 
-	rows := failOver(ctx, t, w, "pg-home", "pg-away", 0)
-
-	// What was the primary begins again as a copy of what is: its volume is another one.
-	_, err = w.Home.Kubectl(ctx, "-n", namespace, "delete", "statefulset/pg-home", "pvc/data-pg-home-0", "service/pg-home", "--wait=true")
-	OK(t, err)
-	OK(t, w.Home.Create(ctx, postgres("pg-home", "Local", "pg-away-0.pg-away")...))
-	runs(ctx, t, w, "pg-home", 1, false)
-	failOver(ctx, t, w, "pg-away", "pg-home", rows)
+	rows := failOver(ctx, t, w, "pg-home", "pg-away", 0, ends)
+	copies(ctx, t, w, "pg-home", "Local", "pg-away")
+	rows = failOver(ctx, t, w, "pg-away", "pg-home", rows, ends)
+	copies(ctx, t, w, "pg-away", "Remote", "pg-home")
+	rows = failOver(ctx, t, w, "pg-home", "pg-away", rows, isKilled)
+	copies(ctx, t, w, "pg-home", "Local", "pg-away")
+	failOver(ctx, t, w, "pg-away", "pg-home", rows, isKilled)
 }
 
-// failOver writes to a primary that has a standby, lets it end, promotes the standby, and looks for each row
+// copies has what was the primary begin again as a copy of what is: its volume is another one.
+func copies(ctx context.Context, t *testing.T, w *World, name, strategy, primary string) {
+	t.Helper()
+	_, err := w.Home.Kubectl(ctx, "-n", namespace, "delete", "statefulset/"+name, "pvc/data-"+name+"-0", "service/"+name, "--wait=true", "--ignore-not-found")
+	OK(t, err)
+	OK(t, w.Home.Create(ctx, postgres(name, strategy, primary+"-0."+primary)...))
+	runs(ctx, t, w, name, 1, strategy == "Remote")
+}
+
+// ends lets a server end in order.
+func ends(ctx context.Context, t *testing.T, w *World, name string) {
+	t.Helper()
+	_, err := w.Home.Kubectl(ctx, "-n", namespace, "scale", "statefulset/"+name, "--replicas=0")
+	OK(t, err)
+	runs(ctx, t, w, name, 0, false)
+}
+
+// isKilled kills the processes of a server, wherever it runs, and has its pod be gone at once, as when a node dies.
+func isKilled(ctx context.Context, t *testing.T, w *World, name string) {
+	t.Helper()
+	_, err := w.Home.Kubectl(ctx, "-n", namespace, "delete", "statefulset/"+name, "--cascade=orphan")
+	OK(t, err)
+	pods, err := w.Home.Pods(ctx, namespace, map[string]string{"app": name})
+	OK(t, err)
+	if len(pods) != 1 {
+		t.Fatalf("there are %d pods of %s, want one", len(pods), name)
+	}
+	killed, err := killIn(name+"-0", "postgres")
+	OK(t, err)
+	t.Logf("%d processes of %s were killed", killed, name)
+	_, err = w.Home.Kubectl(ctx, "-n", namespace, "delete", "pod", name+"-0", "--grace-period=0", "--force")
+	OK(t, err)
+	OK(t, w.Until(ctx, Scheduled, name+" to run nowhere", func(context.Context) (string, error) {
+		if twin, err := w.Abroad.Twin(ctx, &pods[0]); err == nil {
+			return PodText(twin), nil
+		}
+		n, err := killIn(name+"-0", "postgres")
+		if n > 0 {
+			return fmt.Sprintf("%d processes ran again", n), err
+		}
+		return "", err
+	}))
+}
+
+// killIn kills the processes of a program in a pod, without warning.
+func killIn(pod, program string) (killed int, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		name, _ := os.ReadFile(file) // what ended has no name
+		host, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "root/etc/hostname"))
+		if strings.TrimSpace(string(name)) != program || strings.TrimSpace(string(host)) != pod {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return killed, err
+		}
+		if err := KillProcess(pid); err != nil {
+			return killed, err
+		}
+		killed++
+	}
+	return killed, nil
+}
+
+// failOver writes to a primary that has a standby, ends it in some way, promotes the standby, and looks for each row
 // that was acknowledged. It returns the number of the next row.
-func failOver(ctx context.Context, t *testing.T, w *World, from, to string, next int) int {
+func failOver(ctx context.Context, t *testing.T, w *World, from, to string, next int, end func(ctx context.Context, t *testing.T, w *World, name string)) int {
 	t.Helper()
 	primary, standby := from+"-0", to+"-0"
 	// From here a commit is acknowledged when the standby has it on its disk.
@@ -92,21 +162,25 @@ func failOver(ctx context.Context, t *testing.T, w *World, from, to string, next
 	}))
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
-	acknowledged := make(chan []int, 1)
+	acknowledged, count := make(chan []int, 1), new(atomic.Int32)
 	go func() {
 		var ids []int
 		for id := next; writing.Err() == nil; id++ {
 			if _, err := sql(writing, w, primary, fmt.Sprintf("insert into ledger values (%d)", id)); err == nil {
 				ids = append(ids, id)
+				count.Add(1)
 			}
 		}
 		acknowledged <- ids
 	}()
-	time.Sleep(10 * time.Second) // rows are written meanwhile
+	OK(t, w.Until(ctx, Soon, "rows to be written", func(context.Context) (string, error) {
+		if n := count.Load(); n < 10 {
+			return fmt.Sprintf("%d are", n), nil
+		}
+		return "", nil
+	}))
 	begin := time.Now()
-	_, err := w.Home.Kubectl(ctx, "-n", namespace, "scale", "statefulset/"+from, "--replicas=0")
-	OK(t, err)
-	runs(ctx, t, w, from, 0, false)
+	end(ctx, t, w, from)
 	stop()
 	ids := <-acknowledged
 	for _, text := range []string{"alter system reset synchronous_standby_names", "select pg_promote()", "select pg_reload_conf()"} {
@@ -124,12 +198,9 @@ func failOver(ctx context.Context, t *testing.T, w *World, from, to string, next
 			t.Errorf("row %d was acknowledged by %s and is not on %s", id, primary, standby)
 		}
 	}
-	if len(ids) < 5 {
-		t.Errorf("%d rows were acknowledged", len(ids))
-	}
-	end := next + 1_000_000
-	_, err = sql(ctx, w, standby, fmt.Sprintf("insert into ledger values (%d)", end))
+	last := next + 1_000_000
+	_, err = sql(ctx, w, standby, fmt.Sprintf("insert into ledger values (%d)", last))
 	OK(t, err)
 	t.Logf("%s failed over to %s in %.0f s, by hand: %d rows were acknowledged, %d are there", primary, standby, time.Since(begin).Seconds(), len(ids), len(there))
-	return end + 1
+	return last + 1
 }
