@@ -210,22 +210,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 			case <-resync.C:
 				continue
 			case <-f.wake:
-			}
-			// One change seldom comes alone.
-			if f.urgent.Swap(false) {
-				continue
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-f.rekey.due:
-				f.follow(time.Now())
-				f.shakeAgain(time.Now())
-			case <-time.After(gatherFor):
-			}
-			select {
-			case <-f.wake:
-			default:
+				f.gather(ctx)
 			}
 		}
 	})
@@ -233,6 +218,26 @@ func (f *Fabric) Run(ctx context.Context) error {
 		return fmt.Errorf("run fabric: %w", err)
 	}
 	return nil
+}
+
+// gather waits for gatherFor, since one change seldom comes alone, but not once there is one that must not wait for
+// others.
+func (f *Fabric) gather(ctx context.Context) {
+	timer := time.NewTimer(gatherFor)
+	defer timer.Stop()
+	for !f.urgent.Swap(false) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.rekey.due:
+			f.follow(time.Now())
+			f.shakeAgain(time.Now())
+			return
+		case <-timer.C:
+			return
+		case <-f.wake:
+		}
+	}
 }
 
 // pass is one comparison of the kernel with the desired state.
