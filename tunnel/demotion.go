@@ -1,6 +1,9 @@
 package tunnel
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // demotion is the time in which a node that ceased to be a gateway goes on as one that hands its peers over.
 // Otherwise the gateways of a peer would send to it until its silence shows that it has no tunnel with them.
@@ -32,4 +35,35 @@ func (m *demotion) lasts(now time.Time, gateway, carries bool) bool {
 	}
 	*m = demotion{}
 	return false
+}
+
+// retiring are the other nodes of the cluster that ceased to be gateways. Nodes hear of that at different moments. One that
+// turned away from such a gateway at once would drop what it still sends, and send to another that does not carry the
+// peer yet. So it counts as a gateway until it has handed its peers over, by what it announces, for demoteMost at most.
+type retiring struct {
+	gateways []string // of the last time
+	nodes    []retiringNode
+}
+
+// retiringNode is one of these nodes, and when it stops counting as a gateway at the latest.
+type retiringNode struct {
+	name   string
+	latest time.Time
+}
+
+// next returns the nodes that count as gateways beside those that are some. inUse says that a node carries peers.
+func (r *retiring) next(now time.Time, gateways []string, inUse func(node string) bool) (kept []string) {
+	for _, n := range r.gateways {
+		if !slices.Contains(gateways, n) {
+			r.nodes = append(r.nodes, retiringNode{n, now.Add(demoteMost)})
+		}
+	}
+	r.gateways = gateways
+	r.nodes = slices.DeleteFunc(r.nodes, func(n retiringNode) bool {
+		return slices.Contains(gateways, n.name) || !now.Before(n.latest) || !inUse(n.name)
+	})
+	for _, n := range r.nodes {
+		kept = append(kept, n.name)
+	}
+	return kept
 }

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -39,4 +40,33 @@ func TestANodeThatCeasesToBeAGatewayHandsItsPeersOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestANodeThatCeasedToBeAGatewayCountsAsOneUntilItHasHandedOver(t *testing.T) {
+	start := time.Unix(1000, 0)
+	uses := func(nodes ...string) func(string) bool {
+		return func(n string) bool { return slices.Contains(nodes, n) }
+	}
+	var r retiring
+	at := start
+	next := func(what string, gateways []string, inUse func(string) bool, want ...string) {
+		t.Helper()
+		if got := r.next(at, gateways, inUse); !slices.Equal(got, want) {
+			t.Errorf("%s: %v count as gateways, want %v", what, got, want)
+		}
+		at = at.Add(time.Second)
+	}
+	next("all are gateways", []string{"a", "b"}, uses("a"))
+	next("one that carries is none any more", []string{"b"}, uses("a"), "a")
+	next("it still carries", []string{"b"}, uses("a"), "a")
+	next("it has handed over", []string{"b"}, uses("b"))
+	next("it carries again, as a worker cannot", []string{"b"}, uses("a", "b"))
+	next("it is a gateway again", []string{"a", "b"}, uses("b"))
+	next("it is none, and carried nothing", []string{"b"}, uses("b"))
+	next("it is a gateway again", []string{"a", "b"}, uses("a"))
+	next("it is none", []string{"b"}, uses("a"), "a")
+	next("it is one before it has handed over", []string{"a", "b"}, uses("a"))
+	next("it is none again", []string{"b"}, uses("a"), "a")
+	at = at.Add(demoteMost)
+	next("it never hands over", []string{"b"}, uses("a"))
 }

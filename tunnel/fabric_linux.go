@@ -81,6 +81,7 @@ type Fabric struct {
 	// the traffic though another gateway could; elections is how often that was decided.
 	leaving   atomic.Bool
 	demotion  demotion // of this node
+	retiring  retiring // of other nodes
 	carrying  atomic.Int64
 	elections atomic.Int64
 	logged    map[plan.Problem]bool
@@ -253,8 +254,10 @@ type pass struct {
 	local    []nodeAddress // of this node
 	// table is whether the kernel has the nftables table.
 	table firewall.Presence
-	// demoted says that this node is a gateway no longer, and hands its peers over.
+	// demoted says that this node is a gateway no longer, and hands its peers over. kept are the nodes that count as
+	// gateways though they are none any more.
 	demoted bool
+	kept    []string
 }
 
 // index is that of the device; zero if it is missing.
@@ -427,7 +430,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, deviceKeys(p.device), d.Peers)
 	direct := f.findDirect(p, desired, &d)
-	made, fresh, err := f.planned.next(input{desired, p.demoted, p.status.PodCIDRs, d.Announced, plan.Observed{
+	made, fresh, err := f.planned.next(input{desired, p.kept, p.status.PodCIDRs, d.Announced, plan.Observed{
 		Sources: ownAddresses(p.local, own), Routed: plan.Routed(f.node.routes.value), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
 		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 		InUse: f.rekey.inUse(p.now, d, deviceKeys(p.device)),

@@ -76,32 +76,51 @@ func TestAGatewayThatStopsHandsOver(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatBecomesAWorkerHandsOver takes the label of the gateway that carries the traffic, which the peer
-// receives a second later, under packets between pods of workers.
+// TestAGatewayThatBecomesAWorkerHandsOver takes the label of the gateway that carries the traffic, under packets between
+// pods of workers. Nodes of its cluster receive that at different moments, the peer a second later.
 func TestAGatewayThatBecomesAWorkerHandsOver(t *testing.T) {
 	t.Parallel()
 	r := newFailover(t)
-	r.carries(r.best)
+	others := slices.DeleteFunc(slices.Clone(r.a), func(n *rigNode) bool { return n == r.best })
 	time.Sleep(carrierListens)
 	e := r.echoes(r.a[2].pod, remap(t, r.b[2].podAddr, aliasOfB))
 	defer e.stop()
-	time.Sleep(5 * time.Second)
-
-	began := time.Now()
-	r.labelled(true)(r.best)
-	r.carries(r.other)
-	time.Sleep(3 * time.Second)
-	lost, gap := e.since(began)
-	t.Logf("%d packets of %v lost, none passed for %v", lost, time.Since(began).Round(time.Second), gap.Round(time.Millisecond))
-	if lost > 20 || gap > 300*time.Millisecond {
-		t.Errorf("%d packets were lost, and none passed for %v", lost, gap)
-	}
-	r.eventually("it has no tunnel to the peer left", func() error {
-		for _, p := range r.best.fabric.seen().Peers {
-			if p.Cluster == clusterID("b") {
-				return fmt.Errorf("it has one to %s", p.Node)
+	for _, tc := range []struct {
+		name        string
+		first, last []*rigNode
+	}{
+		{"all receive it at once", r.a, nil},
+		{"it receives that first", []*rigNode{r.best}, others},
+		{"it receives that last", others, []*rigNode{r.best}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r.t = t
+			r.carries(r.best)
+			time.Sleep(5 * time.Second)
+			began := time.Now()
+			r.best.worker = true
+			r.announce(tc.first)
+			time.Sleep(500 * time.Millisecond)
+			r.announce(tc.last)
+			time.Sleep(time.Second)
+			r.announce(r.b)
+			r.carries(r.other)
+			time.Sleep(2 * time.Second)
+			lost, gap := e.since(began)
+			t.Logf("%d packets of %v lost, none passed for %v", lost, time.Since(began).Round(time.Second), gap.Round(time.Millisecond))
+			if lost > 20 || gap > 300*time.Millisecond {
+				t.Errorf("%d packets were lost, and none passed for %v", lost, gap)
 			}
-		}
-		return nil
-	})
+			r.eventually("it has no tunnel to the peer left", func() error {
+				for _, p := range r.best.fabric.seen().Peers {
+					if p.Cluster == clusterID("b") {
+						return fmt.Errorf("it has one to %s", p.Node)
+					}
+				}
+				return nil
+			})
+			r.labelled(false)(r.best)
+		})
+	}
+	r.t = t
 }

@@ -100,7 +100,7 @@ const (
 	// that it carried, and leaveLinger for how long it goes on after that, for packets on their way.
 	leaveCheckEvery = 20 * time.Millisecond
 	leaveLinger     = time.Second
-	// demoteMost is how long a node may go on as a gateway after it ceased to be one.
+	// demoteMost is how long a node may go on as a gateway after it ceased to be one, and count as one at other nodes.
 	demoteMost = 6 * time.Second
 	// deviceTimeout bounds one exchange with the tunnel process.
 	deviceTimeout = 5 * time.Second

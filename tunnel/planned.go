@@ -17,8 +17,8 @@ type planned struct {
 type input struct {
 	// desired is the value that was set, which does not change.
 	desired *plan.Desired
-	// demoted says that this node is a gateway nevertheless.
-	demoted bool
+	// kept are nodes that count as gateways nevertheless.
+	kept []string
 	// pods are the prefixes of this node's pods, and announced those that were announced to peers. They
 	// take the place of those in desired.
 	pods, announced []netip.Prefix
@@ -26,7 +26,7 @@ type input struct {
 }
 
 func (i input) equal(o input) bool {
-	return i.desired == o.desired && i.demoted == o.demoted && slices.Equal(i.pods, o.pods) && slices.Equal(i.announced, o.announced) && i.observed.Equal(o.observed)
+	return i.desired == o.desired && slices.Equal(i.kept, o.kept) && slices.Equal(i.pods, o.pods) && slices.Equal(i.announced, o.announced) && i.observed.Equal(o.observed)
 }
 
 // next returns the plan for an input, and whether it was made now: if the input did not change it is

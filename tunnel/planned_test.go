@@ -28,7 +28,7 @@ func TestAPlanIsMadeAgainOnlyIfItsInputChanged(t *testing.T) {
 	other, pods := d, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 	for what, w := range map[string]input{
 		"another desired state":  {desired: &other, observed: observed(2)},
-		"a node that hands over": {desired: &d, demoted: true, observed: observed(2)},
+		"a node that hands over": {desired: &d, kept: []string{"n"}, observed: observed(2)},
 		"other pods":             {desired: &d, pods: pods, observed: observed(2)},
 		"announced other pods":   {desired: &d, announced: pods, observed: observed(2)},
 		"nothing observed":       {desired: &d},
