@@ -314,6 +314,7 @@ func (r *rig) repairs(n *rigNode, to netip.Addr) {
 		"device gone": "ip link del " + n.device,
 	} {
 		time.Sleep(300 * time.Millisecond) // all is quiet
+		r.fullSize(n)
 		want := r.state(n)
 		r.in(n.ns, script)
 		took := r.eventually("repair of "+name, func() error {
@@ -328,6 +329,21 @@ func (r *rig) repairs(n *rigNode, to netip.Addr) {
 			r.t.Errorf("repair of %s took %v", name, took)
 		}
 	}
+}
+
+func (r *rig) routes(n *rigNode) string { return r.in(n.ns, "ip route show table 14100") }
+
+// fullSize waits until packets of the size that the way passes are used, and returns the routes. What was broken before
+// may have lost large packets: then smaller ones are used until larger ones are tried again.
+func (r *rig) fullSize(n *rigNode) (routes string) {
+	r.t.Helper()
+	r.eventually("packets of full size to be used", func() error {
+		if routes = r.routes(n); !strings.Contains(routes, "mtu 1420") {
+			return fmt.Errorf("the routes are\n%s", routes)
+		}
+		return nil
+	})
+	return routes
 }
 
 // state is what of ours is in the kernel; sets and chains in the order of their names, not in
@@ -347,6 +363,7 @@ ip route show table 14100; ip -6 route show table 14100; ip -o -6 addr show dev 
 // killFabric kills and restarts the fabric under a stream of datagrams.
 func (r *rig) killFabric(n *rigNode, d plan.Desired, to netip.Addr) {
 	key := n.key()
+	before := r.fullSize(n)
 	const every, total = 2 * time.Millisecond, 3000
 	lost := make(chan string)
 	go func() {
@@ -369,7 +386,7 @@ func (r *rig) killFabric(n *rigNode, d plan.Desired, to netip.Addr) {
 		r.t.Error("the key changed")
 	}
 	if log := n.fabric.log(); strings.Contains(log, "level=INFO") {
-		r.t.Errorf("a restarted fabric changed what was right:\n%s", log)
+		r.t.Errorf("a restarted fabric changed what was right:\n%s\nroutes before:\n%s\nroutes now:\n%s", log, before, r.routes(n))
 	}
 }
 
