@@ -375,6 +375,7 @@ func (p *Prober) stalled(from, to time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.tracked {
+		s.Search = s.Search.Stalled(from, to, s.Path.patience())
 		s.Path = s.Path.Stalled(from, to)
 	}
 }

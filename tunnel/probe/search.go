@@ -18,9 +18,10 @@ type Search struct {
 	// lost is how many probes of the size that is tried were lost in a row.
 	lost int
 	// awaited is the size of the probe whose answer is awaited; zero means none. sent is
-	// when the last probe was sent.
+	// when the last probe was sent. late is the size of the last one that was given up.
 	awaited int
 	sent    time.Time
+	late    int
 	// failed is when a size was last found not to pass, raised how often larger ones were tried again since the
 	// largest one was answered or one that is in use was lost.
 	failed time.Time
@@ -118,13 +119,24 @@ func (s Search) Sent(size int, now time.Time) Search {
 	return s
 }
 
-// Answered notes the answer to a probe of this size. One that is not awaited changes nothing.
-func (s Search) Answered(size int) Search {
-	if size == 0 || size != s.awaited {
-		return s
+// Stalled notes that this process was not scheduled between two times: an answer that arrived meanwhile was not read.
+func (s Search) Stalled(from, to time.Time, patience time.Duration) Search {
+	if s.awaited != 0 && from.Sub(s.sent) < patience {
+		s.sent = s.sent.Add(to.Sub(from))
 	}
-	s.awaited, s.lost, s.floor = 0, 0, max(s.floor, size)
-	s.confirmed, s.confirming = s.sent, false
+	return s
+}
+
+// Answered notes the answer to a probe of this size, which may be late: the size passes nevertheless. Any other answer
+// changes nothing.
+func (s Search) Answered(size int) Search {
+	switch {
+	case size == 0 || size != s.awaited && size != s.late:
+		return s
+	case size == s.awaited:
+		s.awaited, s.confirmed, s.confirming = 0, s.sent, false
+	}
+	s.lost, s.late, s.floor = 0, 0, max(s.floor, size)
 	if s.ceiling > 0 && s.ceiling <= s.floor { // it passes again
 		s.ceiling = s.bound + 1
 	}
@@ -150,7 +162,7 @@ func (s Search) pause() time.Duration {
 func (s Search) Elapsed(now time.Time, patience time.Duration, up bool) Search {
 	if s.awaited != 0 && now.Sub(s.sent) >= patience {
 		size := s.awaited
-		s.awaited = 0
+		s.awaited, s.late = 0, size
 		if s.lost++; !up {
 			s.lost = 0
 		}

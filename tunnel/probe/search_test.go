@@ -130,6 +130,66 @@ func TestSearchConcludesNothingFromADeadPath(t *testing.T) {
 	}
 }
 
+// On a node whose processors are busy answers come late, or are read late.
+func TestASizeWhoseProbesAreAnsweredLatePasses(t *testing.T) {
+	t.Parallel()
+	begin := func() (Search, time.Time) {
+		now := time.Unix(0, 0)
+		return simulate(Search{}.Bounded(1420, 0), &now, 10, 1420, nil), now
+	}
+	lose := func(s Search, now *time.Time, each func(Search) Search) Search {
+		for range 2 * searchLoss {
+			s = s.Sent(1420, *now)
+			*now = now.Add(probePatience)
+			s = each(s.Elapsed(*now, probePatience, true))
+			*now = now.Add(probeSoon)
+		}
+		return s
+	}
+	s, now := begin()
+	s = lose(s, &now, func(s Search) Search {
+		s = s.Answered(1420)
+		if s.MTU() != 1420 {
+			t.Fatalf("each answer is late, and it uses %d", s.MTU())
+		}
+		return s
+	})
+	s = lose(s, &now, func(s Search) Search { return s })
+	if s.MTU() == 1420 {
+		t.Error("no probe is answered, and it uses that size")
+	}
+	if s = s.Answered(1400); s.MTU() >= 1400 {
+		t.Error("an answer to a probe that was not sent counts")
+	}
+	if s = s.Answered(1420); s.MTU() != 1420 {
+		t.Errorf("the last one is answered after all, and it uses %d", s.MTU())
+	}
+}
+
+func TestAStallOfTheProcessLosesNoSize(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	s := simulate(Search{}.Bounded(1420, 0), &now, 10, 1420, nil)
+	for range 2 * searchLoss {
+		s = s.Sent(1420, now)
+		due := now.Add(probePatience / 2)
+		now = now.Add(time.Second)
+		s = s.Stalled(due, now, probePatience).Elapsed(now, probePatience, true).Answered(1420)
+	}
+	if s.MTU() != 1420 {
+		t.Errorf("this process stalls, and it uses %d", s.MTU())
+	}
+	for range searchLoss {
+		s = s.Sent(1420, now)
+		due := now.Add(probePatience * 2) // it was late before the stall
+		now = now.Add(time.Second)
+		s = s.Stalled(due, now, probePatience).Elapsed(now, probePatience, true)
+	}
+	if s.MTU() == 1420 {
+		t.Error("its probes are lost, and it uses that size")
+	}
+}
+
 func TestSearchReportsThatNotEvenTheLeastSizePasses(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
