@@ -1,6 +1,9 @@
 package probe
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // PathState is the state of the way to a gateway and back, by its probes.
 type PathState int
@@ -160,6 +163,11 @@ func (p Path) Pace(now time.Time, busy bool) time.Duration {
 	default:
 		return probeEvery
 	}
+}
+
+// Unanswered reports whether a probe that was sent at that time was not answered.
+func (p Path) Unanswered(sent time.Time) bool {
+	return slices.ContainsFunc(p.sent[:], sent.Equal)
 }
 
 // LastAnswer returns when a probe was last answered; zero means never.

@@ -456,7 +456,8 @@ func (p *Prober) notify(moved, changed bool) {
 
 func (s *trackedTarget) judge(now time.Time) (moved, changed bool) {
 	state, mtu, blocked := s.Path.State(now), s.Search.MTU(), s.Search.Blocked()
-	s.Search = s.Search.Elapsed(now, s.Path.patience(), s.Path.Answers(now))
+	// A large probe whose small one, sent with it, was lost as well shows nothing about sizes.
+	s.Search = s.Search.Elapsed(now, s.Path.patience(), s.Path.Answers(now) && !s.Path.Unanswered(s.Search.sent))
 	changed = s.Search.MTU() != mtu || s.Search.Blocked() != blocked
 	if state != s.State {
 		s.State, s.Since, moved = state, now, true

@@ -166,6 +166,38 @@ func TestASizeWhoseProbesAreAnsweredLatePasses(t *testing.T) {
 	}
 }
 
+// For half a second no packet passes, and then all do.
+func TestAWayThatFailsForAMomentKeepsItsSize(t *testing.T) {
+	t.Parallel()
+	for what, passes := range map[string]bool{"nothing passes for a moment": false, "small packets pass": true} {
+		now := time.Unix(1000, 0)
+		s := trackedTarget{Status: Status{Search: Search{}.Bounded(1420, 0)}}
+		send := func(answered bool) {
+			s.Path = s.Path.Sent(now)
+			if answered {
+				s.Path = s.Path.Answered(s.Path.Next()-1, now.Add(time.Millisecond))
+			}
+			if size := s.Search.Next(now); size > 0 {
+				s.Search = s.Search.Sent(size, now)
+			}
+		}
+		send(true)
+		s.Search = s.Search.Answered(1420)
+		now = now.Add(confirmEvery)
+		for range searchLoss {
+			send(passes)
+			now = now.Add(probePatience - time.Millisecond)
+			s.judge(now)
+			now = now.Add(time.Millisecond)
+			s.Path = s.Path.Sent(now).Answered(s.Path.Next(), now.Add(time.Millisecond))
+			s.judge(now)
+		}
+		if keeps := s.Search.MTU() == 1420; keeps == passes {
+			t.Errorf("%s: %d bytes are used", what, s.Search.MTU())
+		}
+	}
+}
+
 func TestAStallOfTheProcessLosesNoSize(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
