@@ -51,16 +51,24 @@ func TestATunnelIsWrittenForTheHomeWhosePodsAloneChange(t *testing.T) {
 		change func(*v1alpha1.TunnelSpec)
 		want   string
 	}{
-		"nothing":                      {func(*v1alpha1.TunnelSpec) {}, ""},
-		"a home's pods":                {func(s *v1alpha1.TunnelSpec) { s.Allow[2] = open("c", "shop", "10.240.0.4") }, "c"},
-		"a home has more":              {func(s *v1alpha1.TunnelSpec) { s.Allow = append(s.Allow, open("d", "shop", "10.240.0.4")) }, "d"},
-		"a home has less":              {func(s *v1alpha1.TunnelSpec) { s.Allow = s.Allow[:2] }, "c"},
-		"two homes":                    {func(s *v1alpha1.TunnelSpec) { s.Allow = []v1alpha1.Exposure{s.Allow[0], open("b", "shop"), open("c", "shop")} }, "b"},
-		"a home's and the peer's":      {func(s *v1alpha1.TunnelSpec) { s.Allow = []v1alpha1.Exposure{open("", "own"), open("b", "shop")} }, ""},
-		"the peer's":                   {func(s *v1alpha1.TunnelSpec) { s.Allow[0] = open("", "own", "10.240.0.9") }, ""},
-		"a home's and when it is over": {func(s *v1alpha1.TunnelSpec) { s.Allow[1] = open("b", "shop"); s.ContractEnds = []v1alpha1.ContractEnd{{Contract: "c"}} }, ""},
-		"a home's and the gateways":    {func(s *v1alpha1.TunnelSpec) { s.Allow[1] = open("b", "shop"); s.Gateways = []v1alpha1.Gateway{{Name: "n"}} }, ""},
-		"there was no tunnel":          {func(s *v1alpha1.TunnelSpec) { *s = v1alpha1.TunnelSpec{} }, ""},
+		"nothing":         {func(*v1alpha1.TunnelSpec) {}, ""},
+		"a home's pods":   {func(s *v1alpha1.TunnelSpec) { s.Allow[2] = open("c", "shop", "10.240.0.4") }, "c"},
+		"a home has more": {func(s *v1alpha1.TunnelSpec) { s.Allow = append(s.Allow, open("d", "shop", "10.240.0.4")) }, "d"},
+		"a home has less": {func(s *v1alpha1.TunnelSpec) { s.Allow = s.Allow[:2] }, "c"},
+		"two homes": {func(s *v1alpha1.TunnelSpec) {
+			s.Allow = []v1alpha1.Exposure{s.Allow[0], open("b", "shop"), open("c", "shop")}
+		}, "b"},
+		"a home's and the peer's": {func(s *v1alpha1.TunnelSpec) { s.Allow = []v1alpha1.Exposure{open("", "own"), open("b", "shop")} }, ""},
+		"the peer's":              {func(s *v1alpha1.TunnelSpec) { s.Allow[0] = open("", "own", "10.240.0.9") }, ""},
+		"a home's and when it is over": {func(s *v1alpha1.TunnelSpec) {
+			s.Allow[1] = open("b", "shop")
+			s.ContractEnds = []v1alpha1.ContractEnd{{Contract: "c"}}
+		}, ""},
+		"a home's and the gateways": {func(s *v1alpha1.TunnelSpec) {
+			s.Allow[1] = open("b", "shop")
+			s.Gateways = []v1alpha1.Gateway{{Name: "n"}}
+		}, ""},
+		"there was no tunnel": {func(s *v1alpha1.TunnelSpec) { *s = v1alpha1.TunnelSpec{} }, ""},
 	} {
 		current := &v1alpha1.TunnelSpec{PeerID: "a", Allow: base}
 		desired := current.DeepCopy()

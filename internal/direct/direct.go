@@ -54,7 +54,9 @@ func (p *Provider) Exposed(ctx context.Context, peer *v1alpha1.ForeignCluster) (
 			return nil, err
 		}
 		runs := transit.RunsFor(peer, home.Spec.ClusterID)
-		known := func(there netip.Addr) (netip.Addr, bool) { return p.Named(peering.ClusterID(peer.Spec.ClusterID), there) }
+		known := func(there netip.Addr) (netip.Addr, bool) {
+			return p.Named(peering.ClusterID(peer.Spec.ClusterID), there)
+		}
 		for i := range contracts {
 			c := &contracts[i]
 			served, all := p.Pods.Served(c.Name)

@@ -26,16 +26,16 @@ func TestAnAddressThatComesAgainCountsAfterAPauseThatDoubles(t *testing.T) {
 		return out
 	}
 	for what, steps := range map[string][]step{
-		"it is new":                             {{0, true, 0}},
-		"it stays":                              {{0, true, 0}, {time.Second, true, 0}},
-		"it was taken back":                     {{0, true, 0}, {time.Second, false, -1}},
-		"it comes again":                        {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}},
-		"it comes again and stays":              {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {flapPause / 2, true, flapPause / 2}, {flapPause, true, 0}},
-		"it comes again twice":                  {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {time.Minute, false, -1}, {time.Second, true, 2 * flapPause}},
-		"it is taken back before it counts":     append(append([]step{{0, true, 0}}, flaps(2)...), step{time.Second, false, -1}, step{time.Second, true, 4 * flapPause}),
-		"it comes again and again":              append(append([]step{{0, true, 0}}, flaps(40)...), step{time.Second, false, -1}, step{time.Second, true, flapPauseMost}),
-		"it was taken back long ago":            {{0, true, 0}, {time.Second, false, -1}, {flapForget, true, 0}},
-		"it was open for long":                  append(append([]step{{0, true, 0}}, flaps(5)...), step{flapForget, true, 0}, step{0, false, -1}, step{time.Second, true, flapPause}),
+		"it is new":                              {{0, true, 0}},
+		"it stays":                               {{0, true, 0}, {time.Second, true, 0}},
+		"it was taken back":                      {{0, true, 0}, {time.Second, false, -1}},
+		"it comes again":                         {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}},
+		"it comes again and stays":               {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {flapPause / 2, true, flapPause / 2}, {flapPause, true, 0}},
+		"it comes again twice":                   {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {time.Minute, false, -1}, {time.Second, true, 2 * flapPause}},
+		"it is taken back before it counts":      append(append([]step{{0, true, 0}}, flaps(2)...), step{time.Second, false, -1}, step{time.Second, true, 4 * flapPause}),
+		"it comes again and again":               append(append([]step{{0, true, 0}}, flaps(40)...), step{time.Second, false, -1}, step{time.Second, true, flapPauseMost}),
+		"it was taken back long ago":             {{0, true, 0}, {time.Second, false, -1}, {flapForget, true, 0}},
+		"it was open for long":                   append(append([]step{{0, true, 0}}, flaps(5)...), step{flapForget, true, 0}, step{0, false, -1}, step{time.Second, true, flapPause}),
 		"it was taken back again and again, ago": append(append([]step{{0, true, 0}}, flaps(5)...), step{0, false, -1}, step{flapForget, true, 0}),
 	} {
 		now, known := time.Unix(2e9, 0), map[Opening]Flap(nil)

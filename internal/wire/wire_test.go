@@ -181,13 +181,15 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"an address opened for two clusters": {func(s *ententev1.PeerState) {
 			s.Network.Opened = append(s.Network.Opened, &ententev1.TransitAddresses{ClusterId: strings.Repeat("f", 32), Ipv4Addresses: []byte{10, 200, 0, 8}})
 		}, "state.network.opened[1].addresses"},
-		"running for a cluster twice":         {func(s *ententev1.PeerState) { s.Network.Running = append(s.Network.Running, s.Network.Running[0]) }, "state.network.running[1].cluster_id"},
-		"running for a malformed cluster ID":  {func(s *ententev1.PeerState) { s.Network.Running[0].ClusterId = "../x" }, "state.network.running[0].cluster_id"},
-		"running for too many":                {func(s *ententev1.PeerState) { s.Network.Running = make([]*ententev1.TransitAddresses, 17) }, "state.network.running"},
-		"running in namespaces":               {func(s *ententev1.PeerState) { s.Network.Running[0].Namespaces = s.Network.Transit[0].Namespaces }, "state.network.running[0].namespaces"},
-		"half an address of a pod it runs":    {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = make([]byte, 6) }, "state.network.running[0].ipv4_addresses"},
-		"pods that it runs, in no order":      {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.running[0].ipv4_addresses"},
-		"a pod that runs at IPv4 in IPv6":     {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv6Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.running[0].ipv6_addresses"},
+		"running for a cluster twice":        {func(s *ententev1.PeerState) { s.Network.Running = append(s.Network.Running, s.Network.Running[0]) }, "state.network.running[1].cluster_id"},
+		"running for a malformed cluster ID": {func(s *ententev1.PeerState) { s.Network.Running[0].ClusterId = "../x" }, "state.network.running[0].cluster_id"},
+		"running for too many":               {func(s *ententev1.PeerState) { s.Network.Running = make([]*ententev1.TransitAddresses, 17) }, "state.network.running"},
+		"running in namespaces":              {func(s *ententev1.PeerState) { s.Network.Running[0].Namespaces = s.Network.Transit[0].Namespaces }, "state.network.running[0].namespaces"},
+		"half an address of a pod it runs":   {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = make([]byte, 6) }, "state.network.running[0].ipv4_addresses"},
+		"pods that it runs, in no order":     {func(s *ententev1.PeerState) { s.Network.Running[0].Ipv4Addresses = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.running[0].ipv4_addresses"},
+		"a pod that runs at IPv4 in IPv6": {func(s *ententev1.PeerState) {
+			s.Network.Running[0].Ipv6Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
+		}, "state.network.running[0].ipv6_addresses"},
 		"running too much": {func(s *ententev1.PeerState) {
 			s.Network.Running[0].Ipv4Addresses = ascending(peering.MaxDirect + 1)
 		}, "state.network.running"},
