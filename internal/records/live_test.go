@@ -52,7 +52,7 @@ func TestARecordIsSmallOnARealAPIServer(t *testing.T) {
 		}
 		fields := ""
 		for _, m := range got.ManagedFields {
-			fields += string(m.FieldsV1.Raw)
+			fields += m.FieldsV1.GetRawString()
 		}
 		if !strings.Contains(fields, `"f:template":{}`) || strings.Contains(fields, "f:containers") || strings.Contains(fields, "f:message") {
 			t.Errorf("its managed fields are %s", fields)

@@ -75,8 +75,10 @@ func TestAWatchHasEachEvent(t *testing.T) {
 		t.Fatalf("it has %d events, want 6: %v", len(got), got)
 	}
 	want := []watch.Event{
-		{Type: watch.Added, Object: record("web-0")}, {Type: watch.Modified, Object: record("web-1")},
-		{Type: watch.Deleted, Object: record("web-2")}, {Type: watch.Bookmark, Object: record("")},
+		{Type: watch.Added, Object: record("web-0")},
+		{Type: watch.Modified, Object: record("web-1")},
+		{Type: watch.Deleted, Object: record("web-2")},
+		{Type: watch.Bookmark, Object: record("")},
 	}
 	if diff := cmp.Diff(want, got[:4]); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
