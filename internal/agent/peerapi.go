@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/chartpolicies"
 	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/heartbeat"
@@ -140,10 +141,12 @@ func (a *agent) runSessions(context.Context) error {
 	if err := register(counted...); err != nil {
 		return err
 	}
-	return errors.Join(a.run(a.exchange.Run), a.run(func(ctx context.Context) error {
+	policies := chartpolicies.New(a.direct, a.cfg.Namespace, a.log)
+	return errors.Join(a.run(a.exchange.Run), a.run(policies.Run), a.run(func(ctx context.Context) error {
 		if err := a.peers.Load(ctx); err != nil {
 			return err
 		}
+		policies.Tried(ctx)
 		a.serving.Store(true)
 		defer a.serving.Store(false)
 		return a.sessions.Run(ctx)

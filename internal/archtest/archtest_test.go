@@ -202,6 +202,8 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering/...", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
+	// The chart's own policies, after an install.
+	{packages: "internal/chartpolicies", ours: []string{"api/...", "internal/notify"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/yaml"}},
 	// Foreign clusters as other tools know clusters.
 	{packages: "internal/profiles", ours: []string{"api/..."}, outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime"}},
 	// Services of each other without offloading.

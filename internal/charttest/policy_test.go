@@ -1,19 +1,38 @@
 package charttest
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	labelset "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/chartpolicies"
 	"github.com/entente-dev/entente/internal/market"
 )
 
@@ -162,7 +181,7 @@ func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
 		for _, p := range policies {
 			hooks, deleted := p.Annotations["helm.sh/hook"], p.Annotations["helm.sh/hook-delete-policy"]
 			if !slices.Contains(off, p.Name) {
-				if hooks != "post-install,post-upgrade,post-rollback" || deleted != "before-hook-creation" {
+				if hooks != "post-upgrade,post-rollback" || deleted != "before-hook-creation" {
 					t.Errorf("%s: %s is made by %q and deleted by %q", set, p.Name, hooks, deleted)
 				}
 				continue
@@ -177,4 +196,146 @@ func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What Helm writes at an install is of kinds that are not the chart's own, as nothing says when the API
+// server serves those. The agent writes the policies, and Helm does again at an upgrade.
+func TestAnInstallWritesNoKindOfItsOwn(t *testing.T) {
+	t.Parallel()
+	const automatic = "--set=discovery.automatic.enabled=true,discovery.automatic.trustOnFirstUse=true,policy.nodeSelectorKeys=null"
+	const served = "--api-versions=entente.dev/v1alpha1/PeeringPolicy"
+	for name, tc := range map[string]struct {
+		args  []string
+		hooks string
+		// agent is whether the agent writes the policies.
+		agent bool
+	}{
+		"an install":                           {nil, "post-upgrade,post-rollback", true},
+		"an install where the kinds are still": {[]string{served}, "post-upgrade,post-rollback", true},
+		"an upgrade":                           {[]string{"--is-upgrade", served}, "post-upgrade,post-rollback", false},
+		"an upgrade of what did not install in whole": {[]string{"--is-upgrade"}, "post-rollback", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := render(t, append([]string{automatic}, tc.args...)...)
+			for _, o := range found {
+				if o.GetObjectKind().GroupVersionKind().Group == v1alpha1.GroupVersion.Group && o.GetAnnotations()["helm.sh/hook"] != tc.hooks {
+					t.Errorf("%s %s is written by %q, want %q", o.kind, o.GetName(), o.GetAnnotations()["helm.sh/hook"], tc.hooks)
+				}
+			}
+			manifests := one[*corev1.ConfigMap](t, found, chartpolicies.ConfigMap).Data
+			if !tc.agent {
+				if len(manifests) > 0 {
+					t.Errorf("the agent would write %v, too", manifests)
+				}
+				return
+			}
+			policies := all[*v1alpha1.PeeringPolicy](found)
+			if len(policies) != 2 || len(manifests) != 2 {
+				t.Fatalf("Helm writes %d policies, and the agent %d", len(policies), len(manifests))
+			}
+			for _, p := range policies {
+				var first v1alpha1.PeeringPolicy
+				if err := yaml.UnmarshalStrict([]byte(manifests[p.Name]), &first); err != nil {
+					t.Fatal(err)
+				}
+				p.Annotations = nil
+				if diff := cmp.Diff(p, &first); diff != "" {
+					t.Errorf("the agent writes another %s (-helm +agent)\n%s", p.Name, diff)
+				}
+			}
+		})
+	}
+	if data := one[*corev1.ConfigMap](t, render(t, "--set=policy.enabled=false"), chartpolicies.ConfigMap).Data; len(data) > 0 {
+		t.Errorf("without policies the agent writes %v", data)
+	}
+}
+
+// An API server that takes long to serve new kinds, as Helm sees it: it has none of the chart's while Helm
+// installs. The agent writes the policies then, with its own rights, and an upgrade replaces them.
+func TestInstallDoesNotWaitForItsOwnKindsOnARealAPIServer(t *testing.T) {
+	needAPIServer(t)
+	env := &envtest.Environment{}
+	owner, err := env.Start()
+	if err != nil {
+		t.Fatalf("start API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Errorf("stop API server: %v", err)
+		}
+	})
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, withoutOwnKinds(t, owner), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), helmPath(t), "install", "entente", chart, "--namespace", namespace, "--create-namespace", "--kubeconfig", path).CombinedOutput()
+	if err != nil {
+		t.Fatalf("helm install: %v\n%s", err, out)
+	}
+	agent, err := client.New(APIServer{Owner: owner}.As("entente-agent"), client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "entente-default"}}
+	waitFor(t, "the agent to write the policies", func() error { return chartpolicies.Write(t.Context(), agent, namespace) })
+	if err := agent.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil || policy.Spec.Accept != v1alpha1.AcceptAutomatic {
+		t.Fatalf("the policy accepts %q, %v", policy.Spec.Accept, err)
+	}
+	if err := agent.Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	if err := chartpolicies.Write(t.Context(), agent, namespace); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); !apierrors.IsNotFound(err) {
+		t.Errorf("the agent wrote a policy that was deleted: %v", err)
+	}
+}
+
+// withoutOwnKinds returns a kubeconfig for a proxy before an API server, which says that there is no group of
+// the chart's.
+func withoutOwnKinds(t *testing.T, server *rest.Config) []byte {
+	t.Helper()
+	target, err := url.Parse(server.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			if r.SetURL(target); r.Out.URL.Path == "/apis" { // not all groups with their kinds at once
+				r.Out.Header.Set("Accept", "application/json")
+				r.Out.Header.Del("Accept-Encoding")
+			}
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.URL.Path != "/apis" {
+				return nil
+			}
+			var groups metav1.APIGroupList
+			if err := json.NewDecoder(r.Body).Decode(&groups); err != nil {
+				return err
+			}
+			groups.Groups = slices.DeleteFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == v1alpha1.GroupVersion.Group })
+			text, err := json.Marshal(groups)
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+			r.Header.Set("Content-Length", strconv.Itoa(len(text)))
+			return errors.Join(err, r.Body.Close())
+		},
+	}
+	front := httptest.NewServer(proxy)
+	t.Cleanup(front.Close)
+	config, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"front": {Server: front.URL}}, Contexts: map[string]*clientcmdapi.Context{"front": {Cluster: "front"}},
+		CurrentContext: "front",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
 }

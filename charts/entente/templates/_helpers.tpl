@@ -219,6 +219,86 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   {{- end }}
 {{- end }}
 
+{{/*
+A policy of the chart, which Helm writes if it is a hook, and else the agent. One that Helm finds no
+kind for at an upgrade, as the install before failed, is for the agent.
+*/}}
+{{- define "entente.policy" -}}
+apiVersion: entente.dev/v1alpha1
+kind: PeeringPolicy
+metadata:
+  name: {{ .name }}
+  labels: {{- include "entente.labels" (dict "root" .root "component" "policy") | nindent 4 }}
+{{- if .hook }}
+  annotations:
+    helm.sh/hook: {{ include "entente.policy.hooks" .root }}
+    helm.sh/hook-delete-policy: before-hook-creation
+{{- end }}
+spec:
+  {{- if eq .name "entente-automatic" }}
+  {{- include "entente.policy.automatic" .root }}
+  {{- end }}
+  {{- include "entente.policy.terms" .root }}
+{{- end }}
+
+{{/* When Helm writes the chart's policies. */}}
+{{- define "entente.policy.hooks" -}}
+{{- if or .Release.IsInstall (include "entente.policy.served" .) }}post-upgrade,{{ end }}post-rollback
+{{- end }}
+
+{{/* Not empty at an upgrade for which the API server has the kind of the chart's policies. */}}
+{{- define "entente.policy.served" -}}
+{{- if and .Release.IsUpgrade (.Capabilities.APIVersions.Has "entente.dev/v1alpha1/PeeringPolicy") }}served{{ end }}
+{{- end }}
+
+{{/* With whom, and how, a policy peers by itself: values.discovery.automatic. */}}
+{{- define "entente.policy.automatic" }}
+  {{- $a := .Values.discovery.automatic }}
+  {{- $group := $a.group | default dict }}
+  {{- $ref := $group.secretRef | default dict }}
+  automatic:
+    {{- with $a.clusterIDs }}
+    clusterIDs: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- if $group.name }}
+    group:
+      name: {{ $group.name }}
+      secretRef:
+        {{- if $group.secret }}
+        name: entente-automatic-group
+        key: secret
+        {{- else }}
+        name: {{ $ref.name }}
+        key: {{ $ref.key | default "secret" }}
+        {{- end }}
+    {{- end }}
+    {{- if $a.trustOnFirstUse }}
+    trustOnFirstUse: true
+    {{- end }}
+    {{- with $a.sources }}
+    sources: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $a.direction }}
+    direction: {{ . }}
+    {{- end }}
+    {{- with $a.resources }}
+    resources: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $a.priceCeiling }}
+    {{- if .amount }}
+    {{- if not (regexMatch "^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$" .amount) }}
+    {{- fail (printf "discovery.automatic.priceCeiling.amount: %q is not decimal: digits, and up to nine more after a point, the last of them not 0: 0.5, not 0.50" .amount) }}
+    {{- end }}
+    priceCeiling:
+      currency: {{ required "discovery.automatic.priceCeiling.currency: say in which currency priceCeiling.amount is" .currency }}
+      amount: {{ .amount | quote }}
+    {{- end }}
+    {{- end }}
+    {{- with $a.namespaces }}
+    namespaces: {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
+
 {{/* The labels that only the chart's own policies have: label and value. */}}
 {{- define "entente.policy.labels" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -259,7 +339,7 @@ metadata:
   name: {{ .name }}
   labels: {{- include "entente.labels" (dict "root" .root "component" "policy") | nindent 4 }}
   annotations:
-    helm.sh/hook: post-upgrade,post-rollback
+    helm.sh/hook: {{ include "entente.policy.hooks" .root }}
     helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 spec:
   # For the moment that it is there it is about no cluster, and offers nothing.
