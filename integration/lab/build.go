@@ -290,7 +290,16 @@ func BuildAll(ctx context.Context, progress func(string)) (Binaries, error) {
 // BinaryPath returns the path of one binary of the cache, such as kubectl, and
 // builds it if need be.
 func BinaryPath(ctx context.Context, name string, progress func(string)) (string, error) {
-	for _, c := range allComponents() {
+	return BinaryPathOf(ctx, "", name, progress)
+}
+
+// BinaryPathOf is BinaryPath of a version of Kubernetes; empty means the newest.
+func BinaryPathOf(ctx context.Context, kubernetes, name string, progress func(string)) (string, error) {
+	release, err := kubeOf(kubernetes)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range append([]component{kubeComponent(release)}, allComponents()...) {
 		if !slices.Contains(c.programs(), name) {
 			continue
 		}

@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	name := flags.String("lab", or(os.Getenv("ENTENTE_LAB_NAME"), "demo"), "name of the lab to make")
 	onLAN := flags.Bool("lan", false, "two clusters on one LAN, which peer by themselves")
-	kubernetes := flags.String("kubernetes", "", "version of Kubernetes, as of lab up: 1.37, 1.34 or 1.32")
+	kubernetes := flags.String("kubernetes", "", "version of Kubernetes, as of lab up: 1.37, 1.34, 1.33 or 1.32")
 	keep := flags.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running (KEEP=1)")
 	output := flags.String("o", "", "json: write the steps' times and the memory used to the FILE that follows the flags")
 	if err := flags.Parse(args); err != nil {

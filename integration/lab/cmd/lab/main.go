@@ -41,7 +41,8 @@ usage: lab [--name NAME] COMMAND
   load [--to NODE|CLUSTER] IMAGE.tar
                             import an image archive into all nodes
   build                     build and cache every binary that labs use
-  bin NAME                  path of a cached binary: kubectl, etcd, kube-apiserver, ctr, …
+  bin [--kubernetes VERSION] NAME
+                            path of a cached binary: kubectl, etcd, kube-apiserver, ctr, …
 
 faults on the internet between clusters:
 
@@ -419,11 +420,13 @@ func (c *command) build(ctx context.Context) error {
 }
 
 func (c *command) bin(ctx context.Context) error {
-	args, err := c.parse(flags("bin"), 1, 1)
+	fs := flags("bin")
+	kubernetes := fs.String("kubernetes", "", "version of Kubernetes, as of up")
+	args, err := c.parse(fs, 1, 1)
 	if err != nil {
 		return err
 	}
-	path, err := lab.BinaryPath(ctx, args[0], reporter(os.Stderr))
+	path, err := lab.BinaryPathOf(ctx, *kubernetes, args[0], reporter(os.Stderr))
 	if err != nil {
 		return err
 	}
