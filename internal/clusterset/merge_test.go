@@ -326,6 +326,30 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 	}
 }
 
+// kube-proxy does not see that an EndpointSlice loses its Service, only that it is deleted, and goes on to send to
+// its endpoints: one that is used and one that is not have different names.
+func TestNoEndpointSliceLosesItsService(t *testing.T) {
+	t.Parallel()
+	of := map[string]string{}
+	for _, preference := range []api.EndpointPreference{api.EndpointsAll, api.EndpointsOwnFirst} {
+		peer := exported(there, 2, "web:TCP/80")
+		peer.endpoints = preference
+		p := decide(snapshot{name: hello, shared: true, sides: []side{exported(here, 1, "web:TCP/80"), peer}})
+		for _, s := range p.sides {
+			for _, slice := range p.slicesOf(s, p.serviceImport(hello)) {
+				service := slice.Labels["kubernetes.io/service-name"]
+				if was, known := of[slice.Name]; known && was != service {
+					t.Errorf("EndpointSlice %s is of the Service %q, and with %s of %q", slice.Name, was, preference, service)
+				}
+				of[slice.Name] = service
+			}
+		}
+	}
+	if len(of) != 3 {
+		t.Errorf("the EndpointSlices are %v, want one of this cluster and two of the other", of)
+	}
+}
+
 // Whichever endpoints are ready, and whichever preference applies, the address leads to one that is
 // ready as long as any is, and to no other while its cluster is preferred.
 func TestTheAddressLeadsToWhatIsReady(t *testing.T) {

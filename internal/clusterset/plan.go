@@ -195,8 +195,8 @@ func owner(i *mcs.ServiceImport) metav1.OwnerReference {
 }
 
 // leadsTo reports whether the address of the Service leads to the endpoints of a cluster, this one or another.
-// Clusters that it does not lead to keep their EndpointSlices, without the Service's label, so that any kube-proxy
-// ignores them, and uses them once the last endpoint that it leads to is not ready.
+// Clusters that it does not lead to have EndpointSlices of other names, without the Service's label, so that any
+// kube-proxy ignores them, and uses those with the label once the last endpoint that it leads to is not ready.
 func (p plan) leadsTo(s side) bool {
 	preference := s.endpoints
 	switch sent := api.EndpointPreference(p.export.Annotations[api.AnnotationEndpoints]); sent {
@@ -237,6 +237,9 @@ func (s side) nearer(o side) bool {
 	return s.distance < o.distance
 }
 
+// unused ends the name of an EndpointSlice to which the Service's address does not lead.
+const unused = "-unused"
+
 // slicesOf returns the EndpointSlices of a cluster. Those of a headless Service belong to no Service of this
 // cluster: only DNS reads them.
 func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlice {
@@ -255,7 +258,11 @@ func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlic
 		if slice.Labels[api.LabelPeer] = string(s.cluster); s.own {
 			delete(slice.Labels, api.LabelPeer)
 		}
-		if p.headless || !p.leadsTo(s) {
+		if p.headless {
+			delete(slice.Labels, discoveryv1.LabelServiceName)
+		} else if !p.leadsTo(s) {
+			// Another one, since kube-proxy keeps the endpoints of one whose label is removed until it is deleted.
+			slice.Name += unused
 			delete(slice.Labels, discoveryv1.LabelServiceName)
 		}
 	}
