@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/mcs-api/config/crd"
 
@@ -80,6 +81,7 @@ func TestThreeClustersThatExportOneServiceToEachOtherMakeNoLoop(t *testing.T) {
 		}
 		w.reachedFromEverywhere(ctx, t)
 	})
+	t.Run("its own pods come first where the exports say so", func(t *testing.T) { w.ownFirst(ctx, t, all) })
 	t.Run("what is no longer exported is kept by no other cluster", func(t *testing.T) {
 		e2e.OK(t, w.oslo.Client.Delete(ctx, object("ServiceExport", hello)))
 		for _, side := range w.Sides() {
@@ -201,6 +203,63 @@ func (w *world) reachedFromEverywhere(ctx context.Context, t *testing.T) (all []
 		}
 	}
 	return all
+}
+
+// ownFirst has the exports prefer a cluster's own endpoints: the ServiceImport's Service then leads from each cluster to its
+// own pod alone, from one without a pod to those of both others, and to its own again once it has one.
+func (w *world) ownFirst(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	const client = "client"
+	for _, side := range w.Sides() {
+		d, _ := e2e.Web(bazaar, client, 1, e2e.Anywhere)
+		export := object("ServiceExport", hello)
+		e2e.OK(t, side.Client.Create(ctx, d))
+		e2e.OK(t, side.Client.Patch(ctx, export, ctrlclient.RawPatch(types.MergePatchType, []byte(`{"spec":{"exportedAnnotations":{"entente.dev/endpoints":"OwnFirst"}}}`))))
+		t.Cleanup(func() { e2e.OK(t, side.Client.Delete(context.WithoutCancel(ctx), d)) })
+	}
+	for i, side := range w.Sides() {
+		w.reachesOnly(ctx, t, side, client, pods[i].Name)
+	}
+	scale := func(replicas int) {
+		_, err := w.rome.Kubectl(ctx, "-n", bazaar, "scale", "deployment/"+hello, fmt.Sprintf("--replicas=%d", replicas))
+		e2e.OK(t, err)
+	}
+	scale(0)
+	w.reachesOnly(ctx, t, w.rome, client, pods[1].Name, pods[2].Name)
+	for i, side := range w.Sides()[1:] {
+		w.reachesOnly(ctx, t, side, client, pods[i+1].Name)
+	}
+	scale(1)
+	now, err := w.rome.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": hello}, 1)
+	e2e.OK(t, err)
+	w.reachesOnly(ctx, t, w.rome, client, now[0].Name)
+	pods[0] = now[0]
+}
+
+// reachesOnly waits until a cluster's client reaches by the ServiceImport's Service these pods, and no other.
+func (w *world) reachesOnly(ctx context.Context, t *testing.T, side *e2e.Side, client string, want ...string) {
+	t.Helper()
+	from, err := side.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": client}, 1)
+	e2e.OK(t, err)
+	imported := object("ServiceImport", hello)
+	e2e.OK(t, side.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(imported), imported))
+	url := "http://" + imported.GetAnnotations()[derivedService] + ":8080/name"
+	slices.Sort(want)
+	e2e.OK(t, w.Until(ctx, e2e.Restarted, fmt.Sprintf("%s to reach only %v", side.Name, want), func(ctx context.Context) (string, error) {
+		answers, err := side.Answers(ctx, bazaar, from[0].Name, 20, url)
+		if err != nil {
+			return "", err
+		}
+		got := map[string]bool{}
+		for answer := range answers {
+			name, _, _ := strings.Cut(answer, " ")
+			got[name] = true
+		}
+		if reached := slices.Sorted(maps.Keys(got)); !slices.Equal(reached, want) {
+			return fmt.Sprintf("it reaches %v", reached), nil
+		}
+		return "", nil
+	}))
 }
 
 // bazaarObjects are the objects of one cluster in the shared namespace, by kind and name.
