@@ -751,10 +751,14 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 		}
 	}
 	for _, w := range p.layout.Peers {
-		answered[w.PublicKey] = !f.prober.Status(w.Overlay).Path.LastAnswer().IsZero()
 		h := p.byKey[w.PublicKey]
+		if len(p.byKey) == 0 {
+			f.handshakes.begin(p.now, w.PublicKey)
+		}
+		last := f.prober.Status(w.Overlay).Path.LastAnswer()
+		answered[w.PublicKey] = last.After(f.handshakes[w.PublicKey].known)
 		dialled := h != nil && h.Endpoint != nil
-		if !dialled && !answered[w.PublicKey] {
+		if !dialled && last.IsZero() {
 			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
 				within(left)
 				continue

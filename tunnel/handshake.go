@@ -32,31 +32,35 @@ const (
 // restart, with different pauses, until a probe was answered.
 type handshakes map[plan.PublicKey]waiting
 
-// waiting is a peer that never answered.
+// waiting is a peer that did not answer since it was last put into the device.
 type waiting struct {
-	// known is when the peer was first seen, since when its handshake began.
+	// known is when the peer was first missing in the device, since when its handshake began.
 	known, since time.Time
 	tries        int
+}
+
+// begin records a peer before the device has it: a new one, or one of a device that was made again, whose next
+// handshake earlier answers say nothing of.
+func (h handshakes) begin(now time.Time, peer plan.PublicKey) {
+	if _, noted := h[peer]; !noted {
+		h[peer] = waiting{known: now}
+	}
 }
 
 // yields records a peer that the device cannot dial yet, and reports whether to let it begin,
 // and for how much longer.
 func (h handshakes) yields(now time.Time, self, peer plan.PublicKey) (time.Duration, bool) {
-	w, ok := h[peer]
-	if !ok {
-		w.known = now
-		h[peer] = w
-	}
+	h.begin(now, peer)
 	if bytes.Compare(self[:], peer[:]) <= 0 {
 		return 0, false
 	}
-	left := handshakeYield - now.Sub(w.known)
+	left := handshakeYield - now.Sub(h[peer].known)
 	return left, left > 0
 }
 
 // due returns the peers whose first handshake should be restarted now, and after how long to ask again;
 // zero means only after a change. have are the peers of the device, answered reports
-// whether a probe to one was ever answered. A peer that already had a handshake when this process
+// whether a probe to one was answered since the device has it. A peer that already had a handshake when this process
 // found it in the device is left alone.
 func (h handshakes) due(now time.Time, self plan.PublicKey, have []wgtypes.Peer, answered func(plan.PublicKey) bool) (again []plan.PublicKey, next time.Duration) {
 	present := map[plan.PublicKey]bool{}

@@ -57,6 +57,34 @@ func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
 	}
 }
 
+// A device that was made again has no sessions, whatever was answered before.
+func TestAPeerThatTheDeviceLostIsDialledAfresh(t *testing.T) {
+	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	key := plan.PublicKey{5}
+	peer := wgtypes.Peer{PublicKey: wgtypes.Key(key), Endpoint: &net.UDPAddr{IP: net.IPv4(172, 30, 2, 11), Port: 51820}}
+	h := handshakes{}
+	last := start
+	due := func(passed time.Duration) []plan.PublicKey {
+		again, _ := h.due(start.Add(passed), plan.PublicKey{1}, []wgtypes.Peer{peer}, func(plan.PublicKey) bool { return last.After(h[key].known) })
+		return again
+	}
+	if again := due(time.Minute); len(again) > 0 || len(h) > 0 {
+		t.Fatalf("a peer that answers is dialled afresh: %v, %v", again, h)
+	}
+	h.begin(start.Add(2*time.Minute), key)
+	h.begin(start.Add(2*time.Minute+100*time.Millisecond), key) // still missing in the next pass
+	if again := due(2*time.Minute + 200*time.Millisecond); len(again) > 0 {
+		t.Errorf("its handshake has no time: %v", again)
+	}
+	if again := due(2*time.Minute + 1300*time.Millisecond); len(again) != 1 {
+		t.Error("WireGuard's own retry is waited for")
+	}
+	last = start.Add(2*time.Minute + 1400*time.Millisecond)
+	if again := due(3 * time.Minute); len(again) > 0 || len(h) > 0 {
+		t.Errorf("a peer that answers again is dialled afresh: %v, %v", again, h)
+	}
+}
+
 func TestTheSideWithTheHigherKeyLetsTheOtherBegin(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	low, high := plan.PublicKey{1}, plan.PublicKey{2}
