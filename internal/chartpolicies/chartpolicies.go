@@ -49,10 +49,12 @@ func (w *Writer) Run(ctx context.Context) error {
 		if first {
 			close(w.tried)
 		}
-		if err == nil || ctx.Err() != nil {
+		if err == nil {
 			return nil
 		}
-		w.log.Warn("cannot write the chart's policies; the agent tries again", "err", err)
+		if ctx.Err() == nil {
+			w.log.Warn("cannot write the chart's policies; the agent tries again", "err", err)
+		}
 		if !notify.Pause(ctx, retryPause) {
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,10 +151,11 @@ func TestNothingButPoliciesIsWritten(t *testing.T) {
 func TestPoliciesThatFailAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		failing := true
+		var failing atomic.Bool
+		failing.Store(true)
 		c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(configMap()).WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
-				if failing {
+				if failing.Load() {
 					return errors.New("no matches for kind")
 				}
 				return c.Create(ctx, o, opts...)
@@ -168,7 +170,7 @@ func TestPoliciesThatFailAreTriedAgain(t *testing.T) {
 		if lines := slices.Collect(strings.Lines(log.String())); len(lines) != 1 || !strings.Contains(lines[0], "write PeeringPolicy entente-default") {
 			t.Errorf("the log has %q", lines)
 		}
-		failing = false
+		failing.Store(false)
 		if err := <-ended; err != nil || accepts(t, c) != v1alpha1.AcceptAfterApproval {
 			t.Errorf("it ended with %v, and the policy accepts %q", err, accepts(t, c))
 		}
