@@ -21,8 +21,8 @@ import (
 
 // Pods is the pods that this cluster runs for contracts.
 type Pods interface {
-	// Served returns what Services open of a contract's pods, by namespace, and whether that is known yet.
-	Served(contract string) (served map[string][]endpoints.Served, known bool)
+	// Served returns what Services open of a contract's pods in some namespaces, and whether that is known yet.
+	Served(contract string, namespaces []string) (served map[string][]endpoints.Served, known bool)
 	// Addresses returns the addresses of a contract's pods, by namespace. It waits until they are known.
 	Addresses(ctx context.Context, contract string) (map[string][]netip.Addr, error)
 }
@@ -57,10 +57,11 @@ func (p *Provider) Exposed(ctx context.Context, peer *v1alpha1.ForeignCluster) (
 		known := func(there netip.Addr) (netip.Addr, bool) {
 			return p.Named(peering.ClusterID(peer.Spec.ClusterID), there)
 		}
+		named := transit.NamespacesIn(home, peer.Spec.ClusterID)
 		for i := range contracts {
 			c := &contracts[i]
-			served, all := p.Pods.Served(c.Name)
-			for _, ns := range transit.NamespacesIn(home, peer.Spec.ClusterID) {
+			served, all := p.Pods.Served(c.Name, transit.Names(named))
+			for _, ns := range named {
 				out = append(out, exposed(c, home, transit.Sources(ns, runs, known), ns.Name, served[ns.Name]))
 			}
 			if p.Unsure(c.Name, all) {

@@ -3,7 +3,9 @@ package direct
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -56,11 +58,13 @@ type pods struct {
 	known chan struct{}
 }
 
-func (p pods) Served(contract string) (map[string][]endpoints.Served, bool) {
+func (p pods) Served(contract string, namespaces []string) (map[string][]endpoints.Served, bool) {
 	if contract != "contract" {
 		return nil, true
 	}
-	return p.served, true
+	some := maps.Clone(p.served)
+	maps.DeleteFunc(some, func(name string, _ []endpoints.Served) bool { return !slices.Contains(namespaces, name) })
+	return some, true
 }
 
 func (p pods) Addresses(ctx context.Context, contract string) (map[string][]netip.Addr, error) {

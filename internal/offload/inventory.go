@@ -259,6 +259,7 @@ func (v *inventory) seeService(svc *corev1.Service) {
 
 func (v *inventory) leaveService(svc *corev1.Service) {
 	v.leadsTo.Drop(client.ObjectKeyFromObject(svc))
+	v.p.openings.Forget(svc.UID)
 	v.p.servedChanged(svc.Namespace)
 	v.p.stock.Drop(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name})
 }

@@ -153,8 +153,9 @@ type Provider struct {
 	// services and policies wake the reflection of Services and NetworkPolicies, configs the comparison of
 	// ConfigMaps and Secrets. Changes of pods wake the first only.
 	services, policies, configs *turns.Comparer
-	// slices writes the EndpointSlices of reflected Services.
-	slices reflection.Slices
+	// slices writes the EndpointSlices of reflected Services, and openings has what these open of pods.
+	slices   reflection.Slices
+	openings reflection.Openings
 }
 
 // New returns a Provider that does nothing until Run.

@@ -2,9 +2,7 @@ package offload
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -16,14 +14,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Served returns what the Services of a contract's namespaces open of the contract's pods here, by the namespace's name
-// at home. Pods are known by their UIDs: no address that the consumer names is among it. known is false until
+// Served returns what the Services of some of a contract's namespaces open of the contract's pods here. Namespaces are
+// named as at home. Pods are known by their UIDs: no address that the consumer names is among it. known is false until
 // this cluster's pods are known, a moment after a start.
-func (p *Provider) Served(contract string) (out map[string][]endpoints.Served, known bool) {
+func (p *Provider) Served(contract string, namespaces []string) (out map[string][]endpoints.Served, known bool) {
 	pods, known := p.addresses(contract)
 	out = map[string][]endpoints.Served{}
 	for namespace, in := range pods {
-		if ns := p.inv.space(namespace); ns != nil {
+		if ns := p.inv.space(namespace); ns != nil && slices.Contains(namespaces, ns.Labels[api.LabelOriginNamespace]) {
 			out[ns.Labels[api.LabelOriginNamespace]] = p.servedIn(namespace, in)
 		}
 	}
@@ -76,21 +74,12 @@ func (p *Provider) addresses(contract string) (out map[string]map[string][]netip
 // servedIn returns the ports of pods, by their UIDs at home, that are endpoints of the Services of a namespace.
 func (p *Provider) servedIn(namespace string, pods map[string][]netip.Addr) (out []endpoints.Served) {
 	for _, svc := range indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, namespace) {
-		var in peering.ServiceObject
 		if svc.DeletionTimestamp != nil {
 			continue
 		}
-		note, ok := p.checkNote(svc)
-		if !ok || json.Unmarshal(note, &in) != nil {
-			continue
-		}
-		for _, e := range in.Endpoints {
-			for _, a := range pods[e.PodUID] {
-				for _, port := range in.Ports {
-					if number, ok := e.Ports[port.Name]; ok && number > 0 && number <= math.MaxUint16 {
-						out = append(out, endpoints.Served{Addr: a, Protocol: endpoints.Protocol(port.Protocol), Port: number})
-					}
-				}
+		for _, open := range p.openings.Of(svc, func() ([]byte, bool) { return p.checkNote(svc) }) {
+			for _, a := range pods[open.PodUID] {
+				out = append(out, endpoints.Served{Addr: a, Protocol: open.Protocol, Port: open.Port})
 			}
 		}
 	}

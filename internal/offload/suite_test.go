@@ -1020,10 +1020,13 @@ func testServices(t *testing.T, c *cluster) {
 	}
 	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.77")
 	eventually(t, "a pod's new address follows", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
-	if served, known := p.Served(id); !known || len(served) != 1 || !slices.Equal(served[name], []endpoints.Served{{Addr: netip.MustParseAddr("10.200.0.77"), Protocol: corev1.ProtocolTCP, Port: 8080}}) {
+	if served, known := p.Served(id, []string{name}); !known || len(served) != 1 || !slices.Equal(served[name], []endpoints.Served{{Addr: netip.MustParseAddr("10.200.0.77"), Protocol: corev1.ProtocolTCP, Port: 8080}}) {
 		t.Errorf("served are %v, known %v: want the pod here alone, on the port of its Service", served, known)
 	}
-	if served, known := p.Served("another"); !known || len(served) > 0 {
+	if served, known := p.Served(id, []string{"another"}); !known || len(served) > 0 {
+		t.Errorf("of a namespace that is not named %v is served", served)
+	}
+	if served, known := p.Served("another", []string{name}); !known || len(served) > 0 {
 		t.Errorf("another contract serves %v", served)
 	}
 	if running, err := p.Addresses(t.Context(), id); err != nil || len(running) != 1 || !slices.Equal(running[name], []netip.Addr{netip.MustParseAddr("10.200.0.77")}) {

@@ -8,4 +8,7 @@ const (
 	// annotations of an object have 256 KiB together.
 	MaxNote   = 224 << 10
 	plainNote = 16 << 10
+	// maxOpenings is of how many Services it is remembered what they open of pods: more than all consumers have. Beyond
+	// that all of them are decoded again.
+	maxOpenings = 4096
 )

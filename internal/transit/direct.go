@@ -66,6 +66,15 @@ func NamespacesIn(home *v1alpha1.ForeignCluster, third string) []v1alpha1.Transi
 	return nil
 }
 
+// Names returns the names of namespaces.
+func Names(in []v1alpha1.TransitNamespace) []string {
+	out := make([]string, len(in))
+	for i := range in {
+		out[i] = in[i].Name
+	}
+	return out
+}
+
 // Pods returns the pods of a namespace, sorted by their addresses in the cluster in between.
 func Pods(ns v1alpha1.TransitNamespace) []peering.TransitPod {
 	var out []peering.TransitPod
