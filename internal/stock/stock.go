@@ -152,10 +152,17 @@ func (l limit) refusal() *peering.Refusal {
 		return nil
 	case l.now > l.most:
 		return refuse("a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", l.most, l.what)
-	case l.most-l.now < l.most/reserved && l.here > l.most-l.before:
+	case !LeavesRoom(l.before, l.now, l.here, l.most):
 		return refuse("a consumer has at most %d %s in the provider's cluster, and what is left of that is for other namespaces; have fewer in this one", l.most, l.what)
 	}
 	return nil
+}
+
+// LeavesRoom reports whether a namespace leaves the others of its cluster room within a limit, if there were so many of
+// something, are so many now, and so many of these are in the namespace: of the last part only namespaces take that
+// have less than is free.
+func LeavesRoom(before, now, here, most int) bool {
+	return most-now >= most/reserved || here <= most-before
 }
 
 // Set counts an object in its observed size.

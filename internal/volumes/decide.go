@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -107,15 +108,33 @@ func Usage(claims []*corev1.PersistentVolumeClaim, contract, hold string) corev1
 	return out
 }
 
-// fits checks the size of a wanted volume against the contract; all are the consumer's volumes.
-func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim) *peering.Refusal {
-	others := slices.DeleteFunc(slices.Clone(all), func(c *corev1.PersistentVolumeClaim) bool { return have != nil && c.UID == have.UID })
-	if len(others) >= maxPerPeer {
-		return refuse(peering.RefusedQuota, true, "a consumer has at most %d volumes at the provider, kept ones included", maxPerPeer)
+// room checks the number of the other volumes against a limit, before one more in a namespace here. A volume that exists
+// need not leave room to other namespaces.
+func room(others []*corev1.PersistentVolumeClaim, namespace string, exists bool, most int, limit string) *peering.Refusal {
+	here := 1
+	for _, c := range others {
+		if c.Namespace == namespace {
+			here++
+		}
 	}
-	mine := slices.DeleteFunc(others, func(c *corev1.PersistentVolumeClaim) bool { return !counts(c, s) })
-	if len(mine) >= maxPerContract {
-		return refuse(peering.RefusedQuota, true, "a contract has at most %d volumes", maxPerContract)
+	switch n := len(others); {
+	case n >= most:
+		return refuse(peering.RefusedQuota, true, limit, most)
+	case !exists && !stock.LeavesRoom(n, n+1, here, most):
+		return refuse(peering.RefusedQuota, true, limit+", and what is left of that is for other namespaces; have fewer in this one", most)
+	}
+	return nil
+}
+
+// fits checks a wanted volume, in a namespace here, against the contract; all are the consumer's volumes.
+func fits(s Share, all []*corev1.PersistentVolumeClaim, namespace string, want peering.ClaimObject, have *corev1.PersistentVolumeClaim) *peering.Refusal {
+	others := slices.DeleteFunc(slices.Clone(all), func(c *corev1.PersistentVolumeClaim) bool { return have != nil && c.UID == have.UID })
+	mine := slices.DeleteFunc(slices.Clone(others), func(c *corev1.PersistentVolumeClaim) bool { return !counts(c, s) })
+	if refusal := room(others, namespace, have != nil, maxPerPeer, "a consumer has at most %d volumes at the provider, kept ones included"); refusal != nil {
+		return refusal
+	}
+	if refusal := room(mine, namespace, have != nil, maxPerContract, "a contract has at most %d volumes"); refusal != nil {
+		return refusal
 	}
 	name := corev1.ResourceName(peering.StorageResource(want.StorageClass))
 	most, granted := s.Resources[name]
@@ -158,9 +177,9 @@ func elsewhere(all []*corev1.PersistentVolumeClaim, uid string) *peering.Refusal
 	return nil
 }
 
-// decide decides about a wanted volume, that of the claim with a UID. have is the existing volume or nil, all
+// decide decides about a wanted volume in a namespace here, that of the claim with a UID. have is the existing volume or nil, all
 // are the consumer's volumes, and expands is whether the class can be expanded.
-func decide(s Share, all []*corev1.PersistentVolumeClaim, uid string, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
+func decide(s Share, all []*corev1.PersistentVolumeClaim, namespace, uid string, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
 	if have == nil {
 		if refusal := elsewhere(all, uid); refusal != nil {
 			return 0, refusal
@@ -172,7 +191,7 @@ func decide(s Share, all []*corev1.PersistentVolumeClaim, uid string, want peeri
 		if !s.AcceptNew {
 			return 0, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new volumes; ask for a new one", s.Contract)
 		}
-		return stepCreate, fits(s, all, want, nil)
+		return stepCreate, fits(s, all, namespace, want, nil)
 	}
 	if have.DeletionTimestamp != nil {
 		return 0, refuse(peering.RefusedInternal, true, "the volume is being deleted at the provider")
@@ -185,7 +204,7 @@ func decide(s Share, all []*corev1.PersistentVolumeClaim, uid string, want peeri
 		want.Bytes = size(have) // it never shrinks
 	}
 	if grows || !counts(have, s) {
-		if refusal := fits(s, all, want, have); refusal != nil {
+		if refusal := fits(s, all, namespace, want, have); refusal != nil {
 			return 0, refusal
 		}
 	}

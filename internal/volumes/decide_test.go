@@ -50,6 +50,11 @@ func kept(c *corev1.PersistentVolumeClaim) {
 	c.Labels[api.LabelRetained], c.Annotations = "true", nil
 }
 
+// in puts a volume into a namespace.
+func in(namespace string) func(*corev1.PersistentVolumeClaim) {
+	return func(c *corev1.PersistentVolumeClaim) { c.Namespace = namespace }
+}
+
 // inShop is a volume in another namespace of the consumer.
 func inShop(c *corev1.PersistentVolumeClaim) {
 	c.Namespace, c.Annotations = "shop-1", map[string]string{api.LabelOriginNamespace: "shop"}
@@ -76,34 +81,42 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		refused string // words of the refusal
 		final   bool
 	}{
-		"a new one":                              {bytes: 10 * gi, want: stepCreate},
-		"beyond the contract":                    {bytes: 10*gi + 1, refused: "grants 10Gi"},
-		"beyond it with others":                  {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi)}, refused: "other volumes have 6Gi"},
-		"beside those of other contracts":        {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, func(c *corev1.PersistentVolumeClaim) { c.Labels[api.LabelContract], c.Annotations = "d", nil })}, want: stepCreate},
-		"beside a kept volume":                   {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, kept)}, want: stepCreate},
-		"a class that is not granted":            {bytes: 1, class: "slow", refused: "no storage of class slow", final: true},
-		"a contract that ends":                   {share: closing, bytes: 1, refused: "is ending", final: true},
-		"too many of a contract":                 {bytes: 1, all: many(maxPerContract), refused: "at most 256 volumes"},
-		"too many of a consumer":                 {bytes: 1, all: many(maxPerPeer, kept), refused: "at most 512 volumes"},
-		"the same again":                         {bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
-		"not mounted yet":                        {bytes: gi, have: claim("v", gi), want: stepHold},
-		"the same again by a contract that ends": {share: closing, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
-		"less than it has":                       {bytes: gi, have: claim("v", 2*gi, bound(2*gi)), want: stepHold},
-		"what was kept":                          {bytes: gi, have: claim("v", gi, bound(gi), kept), want: stepHold},
-		"a kept volume that no longer fits":      {bytes: gi, have: claim("v", 11*gi, bound(11*gi), kept), refused: "asks for 11Gi"},
-		"another class":                          {bytes: gi, class: "slow", have: claim("v", gi), refused: "never changes", final: true},
-		"more":                                   {bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, want: stepGrow},
-		"more, of itself counted once":           {bytes: 10 * gi, have: claim("v", 9*gi, bound(9*gi)), expands: true, want: stepGrow},
-		"more than the contract grants":          {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
-		"more of a class that cannot":            {bytes: 2 * gi, have: claim("v", gi, bound(gi)), refused: "cannot be expanded", final: true},
-		"more by a contract that ends":           {share: closing, bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "is ending", final: true},
-		"more before it is mounted":              {bytes: 2 * gi, have: claim("v", gi), expands: true, refused: "not mounted yet"},
-		"while it grows":                         {bytes: 2 * gi, have: claim("v", 2*gi, bound(gi)), expands: true, refused: "still has 1Gi"},
-		"one that has to exist":                  {exists: true, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
-		"one that has to exist and does not":     {exists: true, bytes: gi, refused: "is gone, with its data"},
-		"one that is in another namespace":       {bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, inShop)}, refused: "in namespace shop-1 of the provider"},
-		"one that has to exist and is elsewhere": {exists: true, bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, kept, inShop)}, refused: "in namespace shop-1 of the provider"},
-		"while it is deleted":                    {bytes: gi, have: claim("v", gi, func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }), refused: "being deleted"},
+		"a new one":                                {bytes: 10 * gi, want: stepCreate},
+		"beyond the contract":                      {bytes: 10*gi + 1, refused: "grants 10Gi"},
+		"beyond it with others":                    {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi)}, refused: "other volumes have 6Gi"},
+		"beside those of other contracts":          {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, func(c *corev1.PersistentVolumeClaim) { c.Labels[api.LabelContract], c.Annotations = "d", nil })}, want: stepCreate},
+		"beside a kept volume":                     {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, kept)}, want: stepCreate},
+		"a class that is not granted":              {bytes: 1, class: "slow", refused: "no storage of class slow", final: true},
+		"a contract that ends":                     {share: closing, bytes: 1, refused: "is ending", final: true},
+		"too many of a contract":                   {bytes: 1, all: many(maxPerContract), refused: "at most 300 volumes"},
+		"too many of a consumer":                   {bytes: 1, all: many(maxPerPeer, kept), refused: "at most 600 volumes"},
+		"what others of a contract are left":       {bytes: 1, all: many(maxPerContract-maxPerContract/8, in("shop")), refused: "at most 300 volumes, and what is left of that is for other namespaces"},
+		"the last that one namespace takes":        {bytes: 1, all: many(maxPerContract-maxPerContract/8-1, in("shop")), want: stepCreate},
+		"beside a namespace that has most":         {bytes: 1, all: many(maxPerContract-maxPerContract/8, in("billing")), want: stepCreate},
+		"what others of a consumer are left":       {bytes: 1, all: many(maxPerPeer-maxPerPeer/8, kept, in("shop")), refused: "at most 600 volumes at the provider, kept ones included, and what is left of that is for other namespaces"},
+		"beside a namespace that keeps most":       {bytes: 1, all: many(maxPerPeer-maxPerPeer/8, kept, in("billing")), want: stepCreate},
+		"one of all that there may be":             {bytes: gi, all: many(maxPerContract-1, in("shop")), have: claim("v", gi, bound(gi), in("shop")), want: stepHold},
+		"more of one where others are left some":   {bytes: 2 * gi, all: many(maxPerContract-1, in("shop")), have: claim("v", gi, bound(gi), in("shop")), expands: true, want: stepGrow},
+		"a kept volume where others are left some": {bytes: gi, all: many(maxPerContract-maxPerContract/8, in("shop")), have: claim("v", gi, bound(gi), kept, in("shop")), want: stepHold},
+		"the same again":                           {bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
+		"not mounted yet":                          {bytes: gi, have: claim("v", gi), want: stepHold},
+		"the same again by a contract that ends":   {share: closing, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
+		"less than it has":                         {bytes: gi, have: claim("v", 2*gi, bound(2*gi)), want: stepHold},
+		"what was kept":                            {bytes: gi, have: claim("v", gi, bound(gi), kept), want: stepHold},
+		"a kept volume that no longer fits":        {bytes: gi, have: claim("v", 11*gi, bound(11*gi), kept), refused: "asks for 11Gi"},
+		"another class":                            {bytes: gi, class: "slow", have: claim("v", gi), refused: "never changes", final: true},
+		"more":                                     {bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, want: stepGrow},
+		"more, of itself counted once":             {bytes: 10 * gi, have: claim("v", 9*gi, bound(9*gi)), expands: true, want: stepGrow},
+		"more than the contract grants":            {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
+		"more of a class that cannot":              {bytes: 2 * gi, have: claim("v", gi, bound(gi)), refused: "cannot be expanded", final: true},
+		"more by a contract that ends":             {share: closing, bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "is ending", final: true},
+		"more before it is mounted":                {bytes: 2 * gi, have: claim("v", gi), expands: true, refused: "not mounted yet"},
+		"while it grows":                           {bytes: 2 * gi, have: claim("v", 2*gi, bound(gi)), expands: true, refused: "still has 1Gi"},
+		"one that has to exist":                    {exists: true, bytes: gi, have: claim("v", gi, bound(gi)), want: stepHold},
+		"one that has to exist and does not":       {exists: true, bytes: gi, refused: "is gone, with its data"},
+		"one that is in another namespace":         {bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, inShop)}, refused: "in namespace shop-1 of the provider"},
+		"one that has to exist and is elsewhere":   {exists: true, bytes: gi, all: []*corev1.PersistentVolumeClaim{claim("v", gi, kept, inShop)}, refused: "in namespace shop-1 of the provider"},
+		"while it is deleted":                      {bytes: gi, have: claim("v", gi, func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }), refused: "being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.share.Contract == "" {
@@ -115,7 +128,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 			if tc.have != nil {
 				tc.all = append(tc.all, tc.have)
 			}
-			got, refusal := decide(tc.share, tc.all, "v", peering.ClaimObject{StorageClass: tc.class, Bytes: tc.bytes, Exists: tc.exists}, tc.have, tc.expands)
+			got, refusal := decide(tc.share, tc.all, "shop", "v", peering.ClaimObject{StorageClass: tc.class, Bytes: tc.bytes, Exists: tc.exists}, tc.have, tc.expands)
 			if tc.refused == "" {
 				if refusal != nil || got != tc.want {
 					t.Errorf("step %d, %v; want step %d", got, refusal, tc.want)

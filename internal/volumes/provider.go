@@ -49,7 +49,7 @@ func Apply(ctx context.Context, c client.Client, s Share, namespace string, o pe
 	if err != nil {
 		return err
 	}
-	what, refusal := decide(s, all, o.Ref.UID, want, have, class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion)
+	what, refusal := decide(s, all, namespace, o.Ref.UID, want, have, class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion)
 	if refusal != nil {
 		return refusal
 	}
