@@ -312,6 +312,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	p.ledger.Add(contract, pod)
 	answer(pod.DeepCopy())
 	p.changed(contract)
+	p.leftOut(pod, t.Notes)
 	return nil
 }
 

@@ -92,3 +92,19 @@ func testClasses(t *testing.T, c *cluster) {
 	made("later", has("", 0, corev1.PreemptLowerPriority))
 	made("bare", func(s *corev1.PodSpec) bool { return ptr.Deref(s.RuntimeClassName, "") == "runsc" })
 }
+
+func testPriorityNotes(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=2,pods=20")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	h := listen(t, p, id)
+	pod := classed(podObject(name, "web", "100m"), `"priorityClassName":"important"`)
+	apply(t, p, id, podObject(name, "plain", "100m"), pod)
+	pod.JSON = []byte(strings.Replace(string(pod.JSON), `"image":"i"`, `"image":"i2"`, 1))
+	apply(t, p, id, pod)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.events) != 1 || h.events[0].Ref != pod.Ref || h.events[0].Reason != "NotCarried" || h.events[0].Type != corev1.EventTypeNormal || !strings.Contains(h.events[0].Message, "priority class important to none") {
+		t.Errorf("home hears %+v", h.events)
+	}
+}

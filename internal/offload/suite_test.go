@@ -475,6 +475,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
 	t.Run("a pod without resources counts and has the contract's defaults", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("classes are the provider's, by its policy of the time", func(t *testing.T) { testClasses(t, c) })
+	t.Run("a priority that is not mapped is said once", func(t *testing.T) { testPriorityNotes(t, c) })
 	t.Run("tolerations are the provider's, for taints of the contract's nodes", func(t *testing.T) { testTolerations(t, c) })
 	t.Run("resizes at once stay within the quota", func(t *testing.T) { testResizesAtOnce(t, c) })
 	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })

@@ -125,6 +125,14 @@ func (v *inventory) lastStatus(o *api.OffloadedPod) peering.PodStatus {
 	return s
 }
 
+// leftOut notifies a pod's home of what was left out of it here, as home does of what it leaves out itself.
+func (p *Provider) leftOut(o *api.OffloadedPod, notes []string) {
+	for _, note := range notes {
+		out := peering.PodEvent{Ref: podRef(o), Type: corev1.EventTypeNormal, Reason: "NotCarried", Message: note, Count: 1}
+		p.hub.Each(o.Spec.Contract, func(s *podwatch.Watch) { s.Event(out) })
+	}
+}
+
 // event passes an event of a pod to the watches of its contract.
 func (v *inventory) event(e *corev1.Event) {
 	key := types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}

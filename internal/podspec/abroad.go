@@ -22,6 +22,8 @@ type Template struct {
 		Annotations map[string]string `json:"annotations,omitempty"`
 	} `json:"metadata"`
 	Spec corev1.PodSpec `json:"spec"`
+	// Notes are messages to the consumer about what Admit dropped and the pod may miss.
+	Notes []string `json:"-"`
 }
 
 const (
@@ -89,6 +91,7 @@ func Admit(t *Template, c Terms) error {
 	maps.Copy(fields, t.Metadata.Annotations)
 	t.Metadata.Annotations = fields
 	s := &t.Spec
+	t.Notes = priorityNotes(s.PriorityClassName, c)
 	if err := admitClasses(s, c); err != nil {
 		return err
 	}

@@ -54,6 +54,7 @@ func TestTranslatedPodsDropForeignFields(t *testing.T) {
 		"home.entente.dev/azure.workload.identity_use": "true", "home.entente.dev/sidecar.istio.io_inject": "true",
 	}
 	want.Metadata.Annotations = map[string]string{"note": "x", "container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}
+	want.Notes = priorityNotes("system-node-critical", Terms{})
 	if diff := cmp.Diff(&want, tpl); diff != "" {
 		t.Fatalf("(-want +got)\n%s", diff)
 	}

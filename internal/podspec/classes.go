@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // ErrClass means that this cluster has no class for the pod's runtime class, which the provider may change.
@@ -18,6 +19,15 @@ var ErrClass = errors.New("not part of the contract and not mapped by the provid
 type Classes struct {
 	Runtime  []api.ClassMapping
 	Priority []api.PriorityMapping
+}
+
+// priorityNotes notes that the provider has no class for the priority class of a new pod.
+func priorityNotes(class string, c Terms) []string {
+	if class == "" || c.Was != nil || slices.ContainsFunc(c.Classes.Priority, func(m api.PriorityMapping) bool { return m.From == class }) {
+		return nil
+	}
+	return []string{fmt.Sprintf("the provider's policy maps priority class %s to none of its own, so the pod has the priority there of pods without a class: "+
+		"if it needs another, have the provider's administrator add the class to priorityClassMappings of the PeeringPolicy", peering.Text(class, peering.MaxLabelKeyLen))}
 }
 
 // admitClasses sets the classes that a pod has here. A runtime class may be a sandbox, so a pod

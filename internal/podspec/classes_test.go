@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,10 @@ func TestClassesAreThoseOfThePolicyWhenThePodWasMade(t *testing.T) {
 			s := &corev1.PodSpec{PriorityClassName: tc.priority, Priority: new(int32(7)), PreemptionPolicy: new(corev1.PreemptLowerPriority)}
 			if tc.runtime != "" {
 				s.RuntimeClassName = &tc.runtime
+			}
+			notes := priorityNotes(tc.priority, tc.terms)
+			if (len(notes) > 0) != (tc.priority != "" && tc.wantPriority == "") || len(notes) > 0 && !strings.Contains(notes[0], "priority class "+tc.priority+" to none") {
+				t.Errorf("it notes %q", notes)
 			}
 			err := admitClasses(s, tc.terms)
 			if tc.refused {

@@ -55,7 +55,7 @@ func fieldDecisions() []fieldDecision {
 		{"spec.overhead", dropped, "it belongs to the RuntimeClass, the provider's has its own"},
 		{"spec.preemptionPolicy", dropped, "priorities are those of the home cluster"},
 		{"spec.priority", dropped, "priorities are those of the home cluster"},
-		{"spec.priorityClassName", rewritten, "into the class of the provider's that its policy maps it to; without one the pod is as one that names no class"},
+		{"spec.priorityClassName", rewritten, "into the class of the provider's that its policy maps it to; without one the pod is as one that names no class, with an event `NotCarried`"},
 		{"spec.readinessGates", dropped, "home controllers set those conditions; the local Ready waits for them"},
 		{"spec.resourceClaims", refused, "devices are claimed at home and cannot be used elsewhere"},
 		{"spec.containers[].resources.claims", refused, "devices are claimed at home and cannot be used elsewhere"},
