@@ -27,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podsecurity"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podstreams"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/recent"
@@ -191,7 +192,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		cfg: cfg, client: paced.New(paced.Config{Client: cfg.Client, Writes: paced.Writes(), Unseen: unseen}), security: security, hub: podwatch.New(), stock: stock.New(),
+		cfg: cfg, client: paced.New(paced.Config{Client: cfg.Client, Writes: paced.Writes(), Unseen: unseen}), security: security, hub: podwatch.New(podstatus.Outline), stock: stock.New(),
 		ledger: ledger.New(), trials: recent.NewTrials(), holds: recent.NewBindings(),
 	}
 	if p.Streams, err = podstreams.New(cfg.REST, p.runningPod); err != nil {

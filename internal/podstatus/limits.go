@@ -29,6 +29,8 @@ const (
 	MaxMessageBytes     = 1024
 	maxTerminationBytes = 4096
 	MaxMessagesBytes    = 12 << 10
+	// maxOutlineBytes bounds the outline of a status: many of a contract are remembered.
+	maxOutlineBytes = 2 << 10
 	// maxPodIPs is how many addresses of a pod are shown.
 	maxPodIPs = 8
 )

@@ -27,6 +27,43 @@ func Encode(s *corev1.PodStatus) ([]byte, error) {
 	return b, nil
 }
 
+// Outline reduces what Encode encoded to what controllers at home decide by: phase, reason, message, whether the pod was
+// disrupted, and how its containers ended. Where that is too long it has only those that failed, or none. It is nil if
+// the status is malformed.
+func Outline(encoded []byte) []byte {
+	in, err := Decode(encoded)
+	if err != nil {
+		return nil
+	}
+	out := &corev1.PodStatus{Phase: in.Phase, Reason: in.Reason, Message: peering.Text(in.Message, MaxReasonBytes)}
+	if c := Condition(in.Conditions, corev1.DisruptionTarget); c != nil {
+		out.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status, Reason: peering.Text(c.Reason, maxBriefBytes), LastTransitionTime: c.LastTransitionTime}}
+	}
+	for _, keep := range []func(code int32) bool{
+		func(int32) bool { return true },
+		func(code int32) bool { return code != 0 },
+		func(int32) bool { return false },
+	} {
+		out.InitContainerStatuses, out.ContainerStatuses = ends(in.InitContainerStatuses, keep), ends(in.ContainerStatuses, keep)
+		if b, err := json.Marshal(out); err == nil && len(b) <= maxOutlineBytes {
+			return b
+		}
+	}
+	return nil
+}
+
+// ends returns how those containers ended for which keep returns true, by their exit codes.
+func ends(in []corev1.ContainerStatus, keep func(code int32) bool) (out []corev1.ContainerStatus) {
+	for i := range in {
+		if t := in[i].State.Terminated; t != nil && keep(t.ExitCode) {
+			out = append(out, corev1.ContainerStatus{Name: in[i].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: t.ExitCode, Signal: t.Signal, Reason: peering.Text(t.Reason, maxBriefBytes), StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
+			}}})
+		}
+	}
+	return out
+}
+
 // omitDetails leaves of each container whether it runs and how it ended, its CPU and its memory.
 func omitDetails(s *corev1.PodStatus) {
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {

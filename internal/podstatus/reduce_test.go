@@ -114,3 +114,66 @@ func TestStatusesOfContainersThatThePodLacksAreNotKept(t *testing.T) {
 	}
 	Trim(nil, spec)
 }
+
+// Jobs and ReplicaSets decide by an outline as they would by the whole status.
+func TestAnOutlineSaysHowAPodEnded(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"a", "<", `"`, "é", "\u2028", "\xff"} {
+		for _, n := range []int{0, 1, 2, 30, 4 * podspec.MaxContainers} {
+			in := withContainers(n, strings.Repeat(text, 5000))
+			in.Phase = corev1.PodFailed
+			in.Conditions = append(in.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: strings.Repeat(text, 5000)})
+			whole, err := Encode(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := Outline(whole)
+			if len(b) > maxOutlineBytes {
+				t.Fatalf("%d containers and %q: %d bytes", n, text, len(b))
+			}
+			got, err := Decode(b)
+			if err != nil {
+				t.Fatalf("%d containers and %q: %v", n, text, err)
+			}
+			if c := Condition(got.Conditions, corev1.DisruptionTarget); got.Phase != corev1.PodFailed || got.Reason == "" || c == nil || c.Status != corev1.ConditionTrue || len(got.Conditions) != 1 {
+				t.Errorf("%d containers and %q: %s", n, text, b)
+			}
+			if n > 2 || text != "a" {
+				continue // without those for which there is no room
+			}
+			for _, list := range [][]corev1.ContainerStatus{got.InitContainerStatuses, got.ContainerStatuses} {
+				if len(list) != n {
+					t.Fatalf("%d containers and %q: %s", n, text, b)
+				}
+				for _, c := range list {
+					if end := c.State.Terminated; end == nil || end.ExitCode != 7 || end.Signal != 9 || end.Reason == "" || !end.FinishedAt.Equal(&testNow) || c.LastTerminationState.Terminated != nil {
+						t.Errorf("%d containers and %q: %s ended as %+v", n, text, c.Name, c.State)
+					}
+				}
+			}
+			if again := Outline(b); string(again) != string(b) {
+				t.Errorf("an outline of the outline is\n%s\nnot\n%s", again, b)
+			}
+		}
+	}
+	if b := Outline([]byte("{")); b != nil {
+		t.Errorf("of a malformed status there is %s", b)
+	}
+}
+
+func TestAnOutlinePrefersContainersThatFailed(t *testing.T) {
+	t.Parallel()
+	in := withContainers(30, "x")
+	for i := range in.ContainerStatuses[1:] { // the lists are one
+		in.ContainerStatuses[1+i].State.Terminated.ExitCode = 0
+	}
+	whole, err := Encode(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(Outline(whole))
+	if err != nil || len(got.ContainerStatuses) != 1 || got.ContainerStatuses[0].State.Terminated.ExitCode != 7 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -14,7 +14,8 @@ import (
 
 // Hub notifies the watches of a contract which of its pods changed.
 type Hub struct {
-	now func() time.Time
+	now     func() time.Time
+	outline func(status []byte) []byte
 
 	mu   sync.Mutex
 	subs map[*Watch]struct{}
@@ -26,7 +27,8 @@ type Hub struct {
 // leftPod is a pod that was deleted here.
 type leftPod struct {
 	peering.PodStatus
-	at time.Time
+	at       time.Time
+	outlined bool
 }
 
 // Watch is one watch of a contract.
@@ -44,9 +46,10 @@ type Watch struct {
 	Over notify.Channel
 }
 
-// New returns a Hub without watches.
-func New() *Hub {
-	return &Hub{now: time.Now, subs: make(map[*Watch]struct{}), left: make(map[string][]leftPod)}
+// New returns a Hub without watches. outline shortens the last statuses of pods for which there is
+// no room.
+func New(outline func(status []byte) []byte) *Hub {
+	return &Hub{now: time.Now, outline: outline, subs: make(map[*Watch]struct{}), left: make(map[string][]leftPod)}
 }
 
 // Subscribe begins to watch a contract, until leave is called.
@@ -121,8 +124,8 @@ func (h *Hub) Gone(contract string, last peering.PodStatus) {
 	left = left[max(len(left)-maxLeft, 0):]
 	bytes := 0
 	for i := range slices.Backward(left) {
-		if bytes += len(left[i].Status); bytes > maxLeftBytes {
-			left[i].Status = nil
+		if bytes += len(left[i].Status); bytes > maxLeftBytes && !left[i].outlined {
+			left[i].Status, left[i].outlined = h.outline(left[i].Status), true
 		}
 	}
 	h.left[contract] = left

@@ -15,7 +15,7 @@ import (
 func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	t.Parallel()
 	clock := time.Unix(1_800_000_000, 0)
-	h := New()
+	h := New(nil)
 	h.now = func() time.Time { return clock }
 	ref := func(uid string) peering.PodStatus {
 		return peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}}
@@ -62,7 +62,7 @@ func TestANewWatchGetsRecentDeletions(t *testing.T) {
 
 func TestTheLastStatusesOfPodsThatWentAreBounded(t *testing.T) {
 	t.Parallel()
-	h := New()
+	h := New(func(status []byte) []byte { return status[:min(len(status), 9)] })
 	last := func(uid string, bytes int) peering.PodStatus {
 		return peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}, Status: make([]byte, bytes)}
 	}
@@ -81,7 +81,7 @@ func TestTheLastStatusesOfPodsThatWentAreBounded(t *testing.T) {
 		}
 		bytes[g.Ref.UID] += len(g.Status)
 	}
-	if diff := cmp.Diff(map[string]int{"0": 0, "1": 0, "2": maxLeftBytes / 2, "3": maxLeftBytes / 2}, bytes); diff != "" {
+	if diff := cmp.Diff(map[string]int{"0": 9, "1": 9, "2": maxLeftBytes / 2, "3": maxLeftBytes / 2}, bytes); diff != "" {
 		t.Errorf("bytes of statuses (-want +got):\n%s", diff)
 	}
 }
