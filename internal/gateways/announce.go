@@ -96,11 +96,18 @@ func (g gateway) announce() (endpoints, problems []string) {
 		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, of which %d are announced to peers: the last %d are left out", g.node, len(endpoints), peering.MaxEndpoints, n))
 		endpoints = endpoints[:peering.MaxEndpoints]
 	}
-	problems = problems[:min(len(problems), maxProblems)]
 	for i, p := range problems {
 		problems[i] = peering.Text(p, peering.MaxMessageLen)
 	}
 	return endpoints, problems
+}
+
+// firstProblems returns as many problems as a FabricNode has room for, with the number of the others.
+func firstProblems(problems []string) []string {
+	if more := len(problems) - maxProblems; more > 0 {
+		return append(slices.Clone(problems[:maxProblems-1]), fmt.Sprintf("and %d more problems, which are listed when some of these are solved", more+1))
+	}
+	return problems
 }
 
 // usable returns the endpoints that can be dialled, each once, with the fabric's port where

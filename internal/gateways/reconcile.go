@@ -154,8 +154,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		} else if len(pods[n.Name]) > 0 {
 			n.Spec.Endpoints = nodeOf(n, m.node, r.Endpoints)
 		}
-		problems = slices.Concat(problems, unannounced[n.Name])
-		n.Spec.EndpointProblems = problems[:min(len(problems), maxProblems)]
+		n.Spec.EndpointProblems = firstProblems(slices.Concat(problems, unannounced[n.Name]))
 		if err := r.write(ctx, before, n); err != nil {
 			return reconcile.Result{}, err
 		}

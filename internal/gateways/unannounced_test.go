@@ -79,3 +79,35 @@ func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 		}
 	}
 }
+
+// A FabricNode has as many problems as fit, and the number of the others.
+func TestProblemsThatAreNotListedAreCounted(t *testing.T) {
+	t.Parallel()
+	for n, more := range map[int]string{maxProblems: "", maxProblems + 1: "and 2 more problems", 3 * maxProblems: "and 17 more problems"} {
+		var bad []string
+		for i := range n {
+			bad = append(bad, fmt.Sprintf("127.0.0.%d", i+1))
+		}
+		fabric := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{
+			PublicKey: "key", Endpoints: []string{"10.9.9.9:51820"}, ObservedAt: metav1.NewTime(now),
+		}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{v1alpha1.AnnotationEndpoint: strings.Join(bad, ",")}}}
+		c := peertest.Client(t, fabric, node)
+		r := &Reconciler{
+			Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Direct: DirectAll,
+			Pods: func(_ context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
+				return has, nil
+			},
+		}
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(fabric), fabric); err != nil {
+			t.Fatal(err)
+		}
+		got := fabric.Spec.EndpointProblems
+		if len(got) != maxProblems || strings.Contains(strings.Join(got, "; "), "more problems") != (more != "") || !strings.HasPrefix(got[len(got)-1], more) || !strings.Contains(got[0], "127.0.0.1") {
+			t.Errorf("of %d problems it lists %q", n, got)
+		}
+	}
+}
