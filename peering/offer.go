@@ -10,7 +10,7 @@ import (
 // Offer is what a provider offers a peer now. It binds neither side.
 type Offer struct {
 	// Available reports whether a request would be granted at all. If not, Message says why, and
-	// the other fields except Services are empty.
+	// the other fields except NodeLabels, Services and Pools are empty.
 	Available bool
 	Message   string
 	// Resources are the amounts.

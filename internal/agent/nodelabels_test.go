@@ -1,9 +1,48 @@
 package agent
 
 import (
+	"errors"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/vk"
 )
+
+// A clusterSelector of zone a selects a node no longer of which some machines are elsewhere.
+func TestAVirtualNodeLosesLabelsThatItsProvidersOfferContradicts(t *testing.T) {
+	t.Parallel()
+	peer := peertest.NewOther(t, "office").ID
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
+	fc.Status.Offer = &v1alpha1.Offer{NodeLabels: map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux"}, ObservedAt: metav1.Now()}
+	n := &nodes{kubernetes: fake.NewSimpleClientset(), sessions: noAttendance{}, addresses: &addresses{client: peertest.Client(t, fc)}}
+	spec := controller.NodeSpec{Name: "office", Contract: "c-1", Peer: peer, AcceptNew: true, Labels: map[string]string{
+		corev1.LabelArchStable: "amd64", corev1.LabelTopologyZone: "a", corev1.LabelOSStable: "linux",
+	}}
+	v := &virtual{spec: spec}
+	v.labels.Store(&map[string]string{})
+	var err error
+	if v.node, err = vk.New(vk.Config{
+		Name: spec.Name, Contract: spec.Contract, Peer: string(peer), Client: n.kubernetes, Mirror: &mirrored{}, Streams: streams{}, Labels: spec.Labels,
+		Namespaces: func() ([]vk.Namespace, error) { return nil, errors.New("not known yet") },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.follow(t.Context(), v, spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, labels := range []map[string]string{v.spec.Labels, *v.labels.Load()} {
+		if zone, has := labels[corev1.LabelTopologyZone]; has || labels[corev1.LabelArchStable] != "amd64" {
+			t.Errorf("it has zone %q and architecture %q", zone, labels[corev1.LabelArchStable])
+		}
+	}
+}
 
 func TestPeersStayAsFarAsTheyAreForAWhile(t *testing.T) {
 	t.Parallel()

@@ -85,8 +85,9 @@ type attendance interface {
 
 // virtual is one contract's node.
 type virtual struct {
-	spec    controller.NodeSpec
-	latency latency
+	spec      controller.NodeSpec
+	latency   latency
+	described placement.Described
 	// labels is the labels that home puts on the node for what it knows of the peer.
 	labels   atomic.Pointer[map[string]string]
 	node     *vk.Node
@@ -139,6 +140,7 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 
 // follow updates a running node to its contract: a later revision may offer something else. The caller holds n.mu.
 func (n *nodes) follow(ctx context.Context, v *virtual, spec controller.NodeSpec) error {
+	spec.Labels = v.described.Update(spec.Labels, spec.Selector, n.addresses.peer(spec.Peer), spec.Pool, time.Now())
 	labels, _ := n.labelsOf(spec, v.latency.get())
 	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(*v.labels.Load(), labels) {
 		if err := v.node.SetShare(ctx, spec.Capacity, spec.Labels, labels); err != nil {
@@ -160,9 +162,11 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	log := n.log.With("peer", spec.Peer) // the parts add node and contract
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
-		spec: spec, done: make(chan struct{}),
+		done:     make(chan struct{}),
 		exposure: &exposure.Exposure{Contract: spec.Contract, Changed: func() { n.exposureChanged(spec.Peer) }, Home: func() exposure.Translation { return n.addresses.homes(spec.Peer) }},
 	}
+	spec.Labels = v.described.Update(spec.Labels, spec.Selector, n.addresses.peer(spec.Peer), spec.Pool, time.Now())
+	v.spec = spec
 	if class := n.lastLatency(ctx, spec.Name); class != "" {
 		v.latency.class.Store(&class)
 	}
@@ -186,12 +190,11 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	dispatch.policies = v.policies
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
-		Client:        n.kubernetes,
-		Mirror:        &mirrored{Mirror: mirror, exposure: v.exposure, policies: v.policies},
-		Streams:       streams{conn: conn, contract: spec.Contract},
-		Resources:     spec.Capacity,
-		Labels:        maps.Clone(spec.Labels),
-		PeerLabels:    labels,
+		Client:    n.kubernetes,
+		Mirror:    &mirrored{Mirror: mirror, exposure: v.exposure, policies: v.policies},
+		Streams:   streams{conn: conn, contract: spec.Contract},
+		Resources: spec.Capacity,
+		Labels:    maps.Clone(spec.Labels), PeerLabels: labels,
 		Version:       version.Version,
 		Address:       n.podIP,
 		TranslateIP:   home,
@@ -253,7 +256,7 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 			v.node.SetNetwork(networkOf(fc))
 		}
 		v.node.SetExcess(v.mirror.Excess())
-		moved := v.latency.update(n.sessions.RoundTrip(v.spec.Peer), time.Now())
+		moved := v.latency.update(n.sessions.RoundTrip(v.spec.Peer), time.Now()) || v.described.Due(time.Now())
 		if now := v.node.Status(); now != last || moved {
 			last = now
 			n.contractChanged(v.spec.Contract)

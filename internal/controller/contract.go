@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,9 +49,11 @@ type NodeSpec struct {
 	Contract string
 	Peer     peering.ClusterID
 	// Pool is the pool of the provider's nodes; empty if the contract names no pool.
-	Pool     string
-	Labels   map[string]string
-	Capacity corev1.ResourceList
+	Pool string
+	// Labels is what the contract says of the provider's nodes, and Selector by which labels they were chosen: all of them
+	// have these.
+	Labels, Selector map[string]string
+	Capacity         corev1.ResourceList
 	// Prices is what use costs.
 	Prices peering.PriceList
 	// AcceptNew allows new pods to be scheduled to the node.
@@ -401,7 +402,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	plan := planNode(*c, left, r.Now())
 	spec := NodeSpec{
 		Name: name, Contract: stored.Name, Peer: peering.ClusterID(stored.Spec.PeerID),
-		Pool: stored.Spec.Pool, Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, Prices: prices, AcceptNew: plan.acceptNew,
+		Pool: stored.Spec.Pool, Labels: stored.Spec.NodeLabels, Selector: stored.Spec.NodeSelector, Capacity: stored.Spec.Resources, Prices: prices, AcceptNew: plan.acceptNew,
 	}
 	if plan.ensure {
 		if err := r.Nodes.Ensure(ctx, spec); err != nil {
@@ -433,15 +434,6 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	r.condition(stored, v1alpha1.ConditionNodeReady, ready, node.Reason, node.Message)
 	stored.Status.Node, stored.Status.Used, stored.Status.Pods = name, used, int32(min(node.Pods, 1<<30))
 	return plan.again, used, nil
-}
-
-// nodeLabels returns the labels of a contract's virtual node: those by which the provider's nodes were chosen,
-// which all of them have.
-func nodeLabels(stored *v1alpha1.Contract) map[string]string {
-	out := map[string]string{}
-	maps.Copy(out, stored.Spec.NodeLabels)
-	maps.Copy(out, stored.Spec.NodeSelector)
-	return out
 }
 
 // requestByID returns the PeeringRequest with a UID; nil if it is gone.

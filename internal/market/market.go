@@ -313,6 +313,15 @@ func (m *Market) nodeLabels(peer peering.ClusterID, policy peering.Policy, selec
 	return out
 }
 
+// described returns the labels of a virtual node, whether or not anything is left for one: nodes of contracts in force
+// have these. It is nil where there are no nodes, and where a policy offers nothing to anybody.
+func (m *Market) described(peer peering.ClusterID, policy peering.Policy, selector map[string]string) map[string]string {
+	if policy.Accept == peering.Never || !slices.Contains(m.Supply.matching(selector, m.tolerations(peer, selector)), true) {
+		return nil
+	}
+	return m.nodeLabels(peer, policy, selector)
+}
+
 // Offer returns what a peer is offered now.
 func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 	out := peering.Offer{Services: m.ExportsTo(peer).services}
@@ -325,9 +334,10 @@ func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 	out.Pools = m.offeredPools(peer, l)
 	if err == nil {
 		policy.Approved = true
+		out.NodeLabels = m.described(peer, policy, ask.NodeSelector)
 		var g peering.Grant
 		if g, err = m.Decide(peer, ask, policy, ""); err == nil {
-			out.Available, out.Resources, out.Price, out.NodeLabels, out.Duration = true, g.Resources, g.Price, g.NodeLabels, g.Duration
+			out.Available, out.Resources, out.Price, out.Duration = true, g.Resources, g.Price, g.Duration
 			m.describe(&out, policy, m.Supply.matching(ask.NodeSelector, m.tolerations(peer, ask.NodeSelector)))
 		}
 	}

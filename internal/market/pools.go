@@ -179,9 +179,10 @@ func (m *Market) offeredPools(peer peering.ClusterID, selected *Policy) []peerin
 		ask, policy, err := selected.In(peering.Ask{RequestID: "offer", Pool: p.name})
 		if err == nil {
 			policy.Approved = true
+			offered.NodeLabels = m.described(peer, policy, ask.NodeSelector)
 			var g peering.Grant
 			if g, err = m.Decide(peer, ask, policy, ""); err == nil {
-				offered.Resources, offered.Price, offered.NodeLabels = g.Resources, g.Price, g.NodeLabels
+				offered.Resources, offered.Price = g.Resources, g.Price
 			}
 		}
 		if size += offered.Size(); size > peering.MaxPoolsSize {

@@ -568,3 +568,35 @@ func (w poolWorld) check(t *rapid.T, reserved []Reservation) {
 		}
 	}
 }
+
+// Virtual nodes of contracts that have all of it go by what an offer says of the nodes.
+func TestAnOfferDescribesNodesOfWhichNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{fixture.Node("a", labelled("kind=gpu", "zone=a")), fixture.Node("b", labelled("kind=gpu", "zone=a"))}
+	offered := func(policy *v1alpha1.PeeringPolicy, nodes []corev1.Node) string {
+		o := marketOf(t, policy, nodes).Offer("p")
+		if o.Available || len(o.Resources) > 0 {
+			t.Fatalf("%+v is offered", o)
+		}
+		text := o.NodeLabels["zone"]
+		for _, p := range o.Pools {
+			if len(p.Resources) > 0 {
+				t.Fatalf("of %s %s is offered", p.Name, p.Resources)
+			}
+			text += fmt.Sprintf(" %s:%s", p.Name, p.NodeLabels["zone"])
+		}
+		return text
+	}
+	nothing := withLimits(0, nil)
+	policy := pooled(nodePool("default", "kind", "cpu", nothing), nodePool("gpu", "kind", "gpu", nothing))
+	if got := offered(policy, nodes); got != " default: gpu:a" {
+		t.Errorf("it says %q", got)
+	}
+	if got := offered(policy, append(nodes, fixture.Node("c", labelled("kind=gpu", "zone=b")), fixture.Node("d", labelled("kind=cpu", "zone=c")))); got != "c default:c gpu:" {
+		t.Errorf("with other nodes it says %q", got)
+	}
+	policy.Spec.Accept = v1alpha1.AcceptNever
+	if got := offered(policy, nodes); got != "" {
+		t.Errorf("a policy that offers nothing says %q", got)
+	}
+}

@@ -35,7 +35,7 @@ func OfferTo(o peering.Offer, sent *peering.Offer) *ententev1.WatchOfferResponse
 }
 
 // OfferFrom reads a message of WatchOffer. last is the offer of the message before, empty for the
-// first one. Of an offer of nothing it keeps the message, the services and the pools.
+// first one. Of an offer of nothing it keeps the message, the nodes' labels, the services and the pools.
 func OfferFrom(m *ententev1.WatchOfferResponse, last peering.Offer) (peering.Offer, error) {
 	if m.GetOffer() == nil {
 		return peering.Offer{}, invalid("offer", "is required")
@@ -51,7 +51,7 @@ func OfferFrom(m *ententev1.WatchOfferResponse, last peering.Offer) (peering.Off
 		}
 	}
 	if !o.Available {
-		return peering.Offer{Message: o.Message, Services: o.Services, Pools: o.Pools}, nil
+		return peering.Offer{Message: o.Message, NodeLabels: o.NodeLabels, Services: o.Services, Pools: o.Pools}, nil
 	}
 	return o, nil
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -242,12 +243,12 @@ func refusedPort(field string, ports ...*ententev1.OfferedServicePort) refusedOf
 	return refusedServices(field, &ententev1.OfferedService{Namespace: "a", Name: "a", Type: peering.ServiceHeadless, Ports: ports})
 }
 
-func TestAnUnavailableOfferHasNoResources(t *testing.T) {
+func TestAnUnavailableOfferHasLabelsAndNoResources(t *testing.T) {
 	t.Parallel()
 	m := OfferTo(fullOffer(t), nil)
 	m.Offer.Available, m.Offer.Message = false, "no\x1b[2J"
 	got, err := OfferFrom(m, fullOffer(t))
-	if err != nil || got.Available || len(got.Resources) > 0 || got.Message != "no [2J" {
+	if err != nil || got.Available || len(got.Resources) > 0 || got.Message != "no [2J" || !maps.Equal(got.NodeLabels, fullOffer(t).NodeLabels) || len(got.NodeLabels) == 0 {
 		t.Errorf("received %+v, %v", got, err)
 	}
 }

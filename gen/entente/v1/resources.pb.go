@@ -679,7 +679,9 @@ type Offer struct {
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
 	// The price of these resources.
 	Price *PriceList `protobuf:"bytes,4,opt,name=price,proto3" json:"price,omitempty"`
-	// Labels that all its nodes have, architecture and operating system among them.
+	// Labels that all its nodes have, architecture and operating system among them, whether or
+	// not anything is available. Virtual nodes of contracts in force do not show what these
+	// contradict.
 	NodeLabels map[string]string `protobuf:"bytes,5,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The architectures of its nodes.
 	Architectures []string `protobuf:"bytes,6,rep,name=architectures,proto3" json:"architectures,omitempty"`
@@ -810,7 +812,7 @@ type OfferedPool struct {
 	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
 	// The price of these resources.
 	Price *PriceList `protobuf:"bytes,3,opt,name=price,proto3" json:"price,omitempty"`
-	// Labels that a virtual node of the pool would have.
+	// Labels that a virtual node of the pool would have, whether or not anything is left.
 	NodeLabels    map[string]string `protobuf:"bytes,4,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
