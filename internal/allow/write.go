@@ -1,7 +1,6 @@
 package allow
 
 import (
-	"cmp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,27 +20,4 @@ func Closes(current, desired *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bo
 	})
 	return sooner || current.PeerID != desired.PeerID && current.PeerID != "" || fewer || lost(current.Local, desired.Local) || lost(current.Remote, desired.Remote) ||
 		!equality.Semantic.DeepEqual(current.Allow, stays)
-}
-
-// Home returns for which home's sake a Tunnel is written: the ID of the one whose pods' exposures change, if nothing else
-// of the Tunnel does, the first of several. Otherwise it is empty.
-func Home(current, desired *v1alpha1.TunnelSpec) string {
-	without := func(s *v1alpha1.TunnelSpec) *v1alpha1.TunnelSpec {
-		rest := *s
-		rest.Allow = slices.DeleteFunc(slices.Clone(s.Allow), func(x v1alpha1.Exposure) bool { return x.HomePeerID != "" })
-		return &rest
-	}
-	if !equality.Semantic.DeepEqual(without(current), without(desired)) {
-		return ""
-	}
-	first := ""
-	for _, sides := range [][2][]v1alpha1.Exposure{{current.Allow, desired.Allow}, {desired.Allow, current.Allow}} {
-		for _, x := range sides[0] {
-			if id := x.HomePeerID; id != "" && (first == "" || cmp.Less(id, first)) &&
-				!slices.ContainsFunc(sides[1], func(y v1alpha1.Exposure) bool { return equality.Semantic.DeepEqual(x, y) }) {
-				first = id
-			}
-		}
-	}
-	return first
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"time"
@@ -30,7 +29,7 @@ func shorter(a, b time.Duration) time.Duration {
 
 // writeTunnel writes a Tunnel, and returns when to continue if part of it has to wait; 0 if none does. What closes
 // waits for closePause at most, and for no budget; what opens is written at most once in tunnelPause and within the
-// budget of the peer, or of the one for whose pods it is.
+// peer's budget.
 func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel *v1alpha1.Tunnel, spec v1alpha1.TunnelSpec) (time.Duration, error) {
 	want := tunnel.DeepCopy()
 	if want.Labels == nil {
@@ -41,7 +40,6 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if equality.Semantic.DeepEqual(tunnel, want) {
 		return 0, nil
 	}
-	payer, written := r.payer(fc, &tunnel.Spec, &spec)
 	stays := allow.Common(tunnel.Spec.Allow, spec.Allow)
 	closes := allow.Closes(&tunnel.Spec, &spec, stays)
 	var wait, closeWait time.Duration
@@ -49,11 +47,11 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 		wait, closeWait = m.opened.Add(tunnelPause).Sub(r.Now()), m.closed.Add(closePause).Sub(r.Now())
 	})
 	if wait <= 0 {
-		err := r.States.Budget.Take(payer, want)
+		err := r.States.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), want)
 		if err == nil {
 			if err = r.storeTunnel(ctx, want); err == nil {
 				r.recall(fc.UID, func(m *peerMemory) {
-					if m.opened, m.written = r.Now(), written; closes {
+					if m.opened = r.Now(); closes {
 						m.closed = r.Now()
 					}
 				})
@@ -72,27 +70,11 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if closeWait > 0 {
 		return min(wait, closeWait), nil
 	}
-	err := r.closeTunnel(ctx, payer, tunnel, want, stays)
+	err := r.closeTunnel(ctx, fc, tunnel, want, stays)
 	if err == nil {
 		r.recall(fc.UID, func(m *peerMemory) { m.closed = r.Now() })
 	}
 	return wait, err
-}
-
-// payer returns whose budget the write of a Tunnel is taken from: its peer's, or that of another one if only what is open
-// for that one's pods changes, and not because of what the peer announces of its own. announced is a digest of that.
-func (r *Peers) payer(fc *v1alpha1.ForeignCluster, current, desired *v1alpha1.TunnelSpec) (payer peering.ClusterID, announced [32]byte) {
-	text := fmt.Sprint(fc.Status.Aliases, fc.Status.AliasBlocks)
-	if fc.Status.Network != nil {
-		text += fmt.Sprint(fc.Status.Network.Running)
-	}
-	var before [32]byte
-	r.recall(fc.UID, func(m *peerMemory) { before = m.written })
-	payer, announced = peering.ClusterID(fc.Spec.ClusterID), sha256.Sum256([]byte(text))
-	if home := allow.Home(current, desired); home != "" && before == announced {
-		payer = peering.ClusterID(home)
-	}
-	return payer, announced
 }
 
 // closeInstead writes only the part that closes, of a Tunnel that the API server refused: an error in the rest must
@@ -113,9 +95,10 @@ func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha
 // peer's budget has no room for that, it closes all of each namespace in which something closes, until there is.
 // That write is charged and does not wait: there are no more of them than namespaces, until one is opened again,
 // within the budget.
-func (r *Peers) closeTunnel(ctx context.Context, payer peering.ClusterID, tunnel, want *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
+func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
+	peer := peering.ClusterID(fc.Spec.ClusterID)
 	want.Spec.Allow = stays
-	err := r.States.Budget.Take(payer, want)
+	err := r.States.Budget.Take(peer, want)
 	if _, over := store.Later(err); over {
 		want.Spec.Allow = nil
 		for _, x := range stays {
@@ -123,7 +106,7 @@ func (r *Peers) closeTunnel(ctx context.Context, payer peering.ClusterID, tunnel
 				want.Spec.Allow = append(want.Spec.Allow, x)
 			}
 		}
-		err = r.States.Budget.Charge(payer, want)
+		err = r.States.Budget.Charge(peer, want)
 	}
 	if err != nil {
 		return err

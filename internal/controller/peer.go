@@ -132,9 +132,6 @@ type peerMemory struct {
 	// replaced is the version of the object that the last write of its status replaced. A cache that was just
 	// filled has a newer one.
 	replaced string
-	// written is a digest of what it announced when its Tunnel was last written; see payer. After a restart that is not
-	// known, and one write more is the peer's.
-	written [32]byte
 	// opened is when something was last opened to it; without it, one write is not paced.
 	opened time.Time
 	// closed is when something was last closed to it.
