@@ -6,8 +6,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,6 +39,10 @@ type Provider struct {
 	Named func(peer peering.ClusterID, there netip.Addr) (netip.Addr, bool)
 	// Unsure reports whether what is open for a contract has to stay for now, as what is served is not known yet.
 	Unsure func(contract string, known bool) bool
+
+	mu sync.Mutex
+	// named is what homes have named lately, by the ID of the peer that is told what runs here.
+	named map[string]map[transit.Space]transit.Named
 }
 
 // Exposed returns what the pods that a peer runs for third clusters may reach of these clusters' pods here. A nil peer
@@ -93,7 +100,10 @@ func (p *Provider) Running(ctx context.Context, peer *v1alpha1.ForeignCluster, a
 	var failed error
 	limited, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	out := transit.Running(peer, all, func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr {
+	p.mu.Lock()
+	before := p.named[peer.Spec.ClusterID]
+	p.mu.Unlock()
+	out, named := transit.Running(peer, all, before, time.Now(), func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr {
 		in := map[string][]netip.Addr{}
 		contracts, err := p.contracts(ctx, home)
 		failed = cmp.Or(failed, err)
@@ -108,7 +118,21 @@ func (p *Provider) Running(ctx context.Context, peer *v1alpha1.ForeignCluster, a
 		}
 		return in
 	})
+	p.remember(peer.Spec.ClusterID, named, all)
 	return out, failed
+}
+
+// remember records what was named when a peer was last told what runs here, and forgets peers that are gone.
+func (p *Provider) remember(peer string, named map[transit.Space]transit.Named, all []v1alpha1.ForeignCluster) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.named == nil {
+		p.named = map[string]map[transit.Space]transit.Named{}
+	}
+	p.named[peer] = named
+	maps.DeleteFunc(p.named, func(id string, named map[transit.Space]transit.Named) bool {
+		return len(named) == 0 || !slices.ContainsFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == id })
+	})
 }
 
 // contracts returns those by which this cluster runs pods for a peer, as long as they want a tunnel.

@@ -178,8 +178,17 @@ func TestAProviderSaysWhichPodsItRunsWhereTheirHomeNamedItOthers(t *testing.T) {
 		t.Errorf("it says %s to the home", got)
 	}
 	home.Status.Network.Transit[0].Namespaces = nil
+	if got := says(other); got == "" {
+		t.Error("it says nothing once the home names no pods for a moment")
+	}
+	p.named = nil
 	if got := says(other); got != "" {
 		t.Errorf("it says %s though the home names no pods", got)
+	}
+	home.Status.Network.Transit[0].Namespaces = []v1alpha1.TransitNamespace{{Name: "shop"}}
+	says(other)
+	if _, err := p.Running(t.Context(), home, nil); err != nil || len(p.named) > 0 {
+		t.Errorf("of peers that are gone it knows %v (%v)", p.named, err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -41,12 +40,19 @@ func AgreedDirect(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) 
 // Homes returns the peers through which this cluster reaches another peer, and whose pods there are named so
 // that those that they have here may be opened to them.
 func Homes(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []*v1alpha1.ForeignCluster {
+	return slices.DeleteFunc(reaching(peer, all), func(home *v1alpha1.ForeignCluster) bool {
+		return len(NamespacesIn(home, peer.Spec.ClusterID)) == 0
+	})
+}
+
+// reaching returns the peers through which this cluster reaches another peer.
+func reaching(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []*v1alpha1.ForeignCluster {
 	var out []*v1alpha1.ForeignCluster
 	if !trusted(peer) {
 		return nil
 	}
 	for i := range all {
-		if home := &all[i]; home.Name != peer.Name && trusted(home) && slices.Contains(Through(home), peer.Spec.ClusterID) && len(NamespacesIn(home, peer.Spec.ClusterID)) > 0 {
+		if home := &all[i]; home.Name != peer.Name && trusted(home) && slices.Contains(Through(home), peer.Spec.ClusterID) {
 			out = append(out, home)
 		}
 	}
@@ -172,43 +178,6 @@ func Places(home *v1alpha1.ForeignCluster) map[netip.Addr]Place {
 		}
 	}
 	return out
-}
-
-// Running returns the pods that this cluster runs for peers through which it reaches another one, by these: those of
-// each namespace of which such a peer names pods there, as far as there is room, as a whole or not at all. pods returns
-// the addresses of those that run here for a peer, by its namespaces.
-func Running(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, pods func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr) []peering.TransitAddresses {
-	by, taken := map[string][][]netip.Addr{}, map[netip.Addr]bool{}
-	var sizes []int
-	homes := Homes(peer, all)
-	slices.SortFunc(homes, func(a, b *v1alpha1.ForeignCluster) int { return strings.Compare(a.Spec.ClusterID, b.Spec.ClusterID) })
-	homes = homes[:min(len(homes), peering.MaxTransit)]
-	for _, home := range homes {
-		size, in := 0, pods(home)
-		for _, ns := range NamespacesIn(home, peer.Spec.ClusterID) {
-			addrs := in[ns.Name]
-			if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return taken[a] }) {
-				continue // of two pods one is gone
-			}
-			for _, a := range addrs {
-				taken[a] = true
-			}
-			by[home.Spec.ClusterID], size = append(by[home.Spec.ClusterID], addrs), size+len(addrs)
-		}
-		sizes = append(sizes, size)
-	}
-	whole := map[string][]netip.Addr{}
-	for i, room := range shares(sizes, peering.MaxDirect) {
-		id := homes[i].Spec.ClusterID
-		for _, addrs := range by[id] {
-			if len(addrs) <= room {
-				room -= len(addrs)
-				whole[id] = append(whole[id], addrs...)
-			}
-		}
-	}
-	list, _ := List(whole, peering.MaxDirect)
-	return ToWire(list)
 }
 
 // RunsFor returns the addresses of pods that a peer says it runs for another one.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -157,7 +158,7 @@ func TestWhatRunsIsSaidOfWholeNamespacesWithinTheLimit(t *testing.T) {
 			home.Status.Network.Transit = []v1alpha1.TransitAddresses{named}
 			all = append(all, home)
 		}
-		got := Running(&third, all, func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr { return running[home.Spec.ClusterID] })
+		got, _ := Running(&third, all, nil, time.Unix(2e9, 0), func(home *v1alpha1.ForeignCluster) map[string][]netip.Addr { return running[home.Spec.ClusterID] })
 		total := 0
 		for _, said := range got {
 			total += len(said.Addresses)
@@ -200,7 +201,7 @@ func TestWhatRunsIsSaidOfWholeNamespacesWithinTheLimit(t *testing.T) {
 		fc.Spec.Transit.Through = []string{"c-id"}
 		fc.Status.Network.Transit = []v1alpha1.TransitAddresses{{ClusterID: "c-id", Namespaces: []v1alpha1.TransitNamespace{{Name: "shop"}}}}
 	}
-	got := Running(&third, []v1alpha1.ForeignCluster{third, thief, home}, func(*v1alpha1.ForeignCluster) map[string][]netip.Addr {
+	got, _ := Running(&third, []v1alpha1.ForeignCluster{third, thief, home}, nil, time.Unix(2e9, 0), func(*v1alpha1.ForeignCluster) map[string][]netip.Addr {
 		return map[string][]netip.Addr{"shop": {addr("10.0.0.1")}}
 	})
 	if want := "[{home-id [10.0.0.1] []}]"; fmt.Sprint(got) != want {

@@ -6,7 +6,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Limits of addresses that a peer opens for pods of others, and takes back.
+// Limits of what a peer names, and of addresses that it opens for pods of others, and takes back.
 const (
 	// flapPause is for how long one that was taken back and comes again does not count. It doubles each time, up to
 	// flapPauseMost.
@@ -16,4 +16,7 @@ const (
 	flapForget = 30 * time.Minute
 	// maxTakenBack is of how many of a peer that were taken back it is known when they were.
 	maxTakenBack = 4 * peering.MaxDirect
+	// namedLasts is for how long a namespace counts as named after it was. It is long, as each change of what follows
+	// has another peer write its record of this cluster.
+	namedLasts = time.Hour
 )
