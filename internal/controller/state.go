@@ -78,6 +78,8 @@ type States struct {
 	mu sync.Mutex
 	// observed is when a peer last changed where it sees this cluster.
 	observed map[peering.ClusterID]time.Time
+	// gone is when it was last recorded of a peer over its budget that pods are gone there.
+	gone map[peering.ClusterID]time.Time
 }
 
 // State returns the state that this cluster currently sends to a peer, except for the fields that count and time
@@ -365,7 +367,7 @@ func nodeAddresses(n *corev1.Node) []netip.Prefix {
 
 // Observe records what a peer sends: what has to outlive the session goes into its ForeignCluster, the tunnel's key
 // into the fabric's Secret. A *LaterError says that the peer caused too many writes; its newest state has to be
-// observed then.
+// observed then. Only that pods are gone is recorded at once.
 func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peering.PeerState) error {
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil {
@@ -378,7 +380,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 		before := fc.DeepCopy()
 		fc.Spec.Endpoints = state.Endpoints
 		if err := s.Budget.Take(peer, fc); err != nil {
-			return err
+			return s.recordGone(ctx, before, state.Network, err)
 		}
 		if err := store.Patch(ctx, s.Client, before, fc); err != nil {
 			return err
@@ -402,7 +404,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		if err := s.Budget.Take(peer, fc); err != nil {
-			return err
+			return s.recordGone(ctx, before, state.Network, err)
 		}
 		// The reconciler writes other fields of the status, so the two cannot undo each other; what a stale cache
 		// hides is corrected by the next record.

@@ -263,6 +263,25 @@ func FromWire(list []peering.TransitAddresses) []v1alpha1.TransitAddresses {
 	return out
 }
 
+// Common returns the addresses that are in both of two lists, of the same cluster.
+func Common(one, other []v1alpha1.TransitAddresses) []v1alpha1.TransitAddresses {
+	in := map[string]map[string]bool{}
+	for _, t := range other {
+		in[t.ClusterID] = map[string]bool{}
+		for _, a := range t.Addresses {
+			in[t.ClusterID][a] = true
+		}
+	}
+	var out []v1alpha1.TransitAddresses
+	for _, t := range one {
+		t.Addresses = slices.DeleteFunc(slices.Clone(t.Addresses), func(a string) bool { return !in[t.ClusterID][a] })
+		if len(t.Addresses) > 0 {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // Texts writes IDs as text, sorted, each once.
 func Texts(ids []peering.ClusterID) []string {
 	var out []string
