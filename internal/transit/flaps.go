@@ -55,7 +55,8 @@ func Damp(before map[Opening]Flap, open map[Opening]bool, now time.Time) map[Ope
 		case !known || now.Sub(f.Changed) >= flapForget:
 			f = Flap{Open: true, Changed: now}
 		default:
-			f = Flap{Open: true, Changed: now, From: now.Add(min(flapPause<<min(f.Again, 16), flapPauseMost)), Again: f.Again + 1}
+			doubled := min(max(f.Again-flapsAllowed+1, 0), 16)
+			f = Flap{Open: true, Changed: now, From: now.Add(min(flapPause<<doubled, flapPauseMost)), Again: f.Again + 1}
 		}
 		out[o] = f
 	}

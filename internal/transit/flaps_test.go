@@ -9,7 +9,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// An address that comes again counts after a pause, which doubles while it goes on, and is as any other after a while.
+// An address that comes again counts after a pause, which doubles from the fourth time on, and is as any other after a
+// while.
 func TestAnAddressThatComesAgainCountsAfterAPauseThatDoubles(t *testing.T) {
 	t.Parallel()
 	o := Opening{"home", addr("10.0.0.9")}
@@ -31,8 +32,9 @@ func TestAnAddressThatComesAgainCountsAfterAPauseThatDoubles(t *testing.T) {
 		"it was taken back":                      {{0, true, 0}, {time.Second, false, -1}},
 		"it comes again":                         {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}},
 		"it comes again and stays":               {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {flapPause / 2, true, flapPause / 2}, {flapPause, true, 0}},
-		"it comes again twice":                   {{0, true, 0}, {time.Second, false, -1}, {time.Second, true, flapPause}, {time.Minute, false, -1}, {time.Second, true, 2 * flapPause}},
-		"it is taken back before it counts":      append(append([]step{{0, true, 0}}, flaps(2)...), step{time.Second, false, -1}, step{time.Second, true, 4 * flapPause}),
+		"it comes again three times":             append(append([]step{{0, true, 0}}, flaps(2)...), step{time.Second, false, -1}, step{time.Second, true, flapPause}),
+		"it comes again four times":              append(append([]step{{0, true, 0}}, flaps(3)...), step{time.Minute, false, -1}, step{time.Second, true, 2 * flapPause}),
+		"it is taken back before it counts":      append(append([]step{{0, true, 0}}, flaps(4)...), step{time.Second, false, -1}, step{time.Second, true, 4 * flapPause}),
 		"it comes again and again":               append(append([]step{{0, true, 0}}, flaps(40)...), step{time.Second, false, -1}, step{time.Second, true, flapPauseMost}),
 		"it was taken back long ago":             {{0, true, 0}, {time.Second, false, -1}, {flapForget, true, 0}},
 		"it was open for long":                   append(append([]step{{0, true, 0}}, flaps(5)...), step{flapForget, true, 0}, step{0, false, -1}, step{time.Second, true, flapPause}),

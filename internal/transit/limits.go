@@ -8,9 +8,10 @@ import (
 
 // Limits of what a peer names, and of addresses that it opens for pods of others, and takes back.
 const (
-	// flapPause is for how long one that was taken back and comes again does not count. It doubles each time, up to
-	// flapPauseMost.
+	// flapPause is for how long one that was taken back and comes again does not count. After flapsAllowed times, as when a
+	// container starts again, it doubles each time, up to flapPauseMost.
 	flapPause     = 10 * time.Second
+	flapsAllowed  = 3
 	flapPauseMost = 10 * time.Minute
 	// flapForget is for how long one has to be open, or taken back, to count as one that never came again.
 	flapForget = 30 * time.Minute
