@@ -187,9 +187,9 @@ func (a *addresses) remap(peer peering.ClusterID, addr netip.Addr, way func(plan
 // table returns the table of a peer, which is built again when its ForeignCluster changed: addresses are translated
 // by the thousand.
 func (a *addresses) table(peer peering.ClusterID) *table {
-	fc := a.peer(peer)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	fc := a.peer(peer) // not before: an older one must not follow a newer one
 	if fc == nil {
 		delete(a.tables, peer)
 		a.openings.Forget(peer)

@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -81,5 +85,48 @@ func TestEndpointsLeadDirectlyWhileTheThirdClusterHasOpenedThem(t *testing.T) {
 		if there, ok := a.there(third, netip.MustParseAddr("198.19.0.9")); ok != (len(w.third.Status.Aliases) > 0) || ok && there != netip.MustParseAddr("10.0.0.9") {
 			t.Errorf("%s: the pod's own address is %v", what, there)
 		}
+	}
+}
+
+// hesitant is a cache with one ForeignCluster, of which the first read takes long: while it lasts a newer one is there.
+type hesitant struct {
+	client.Reader
+	versions chan string
+	// slow is called by the first read, after it has read.
+	slow func()
+}
+
+func (h *hesitant) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	fc := v1alpha1.ForeignCluster{}
+	fc.Spec.ClusterID, fc.ResourceVersion = strings.Repeat("b", 32), <-h.versions
+	list.(*v1alpha1.ForeignClusterList).Items = []v1alpha1.ForeignCluster{fc}
+	if fc.ResourceVersion == "1" {
+		h.slow()
+	}
+	return nil
+}
+
+// What a peer opens would else be taken for closed and opened again.
+func TestAnOlderForeignClusterDoesNotFollowANewerOne(t *testing.T) {
+	t.Parallel()
+	peer, newer := peering.ClusterID(strings.Repeat("b", 32)), make(chan struct{})
+	h := &hesitant{versions: make(chan string, 2)}
+	h.versions <- "1"
+	h.versions <- "2"
+	a := &addresses{client: h}
+	h.slow = func() {
+		go func() {
+			a.table(peer)
+			close(newer)
+		}()
+		select {
+		case <-newer:
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	a.table(peer)
+	<-newer
+	if got := a.tables[peer].version; got != "2" {
+		t.Errorf("the table is of version %s", got)
 	}
 }
