@@ -347,8 +347,8 @@ func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node 
 		open, err := s.guard(ctx, node)
 		ok(t, err)
 		ok(t, reaches(ctx, w, side, node))
-		ok(t, open(ctx))
 		time.Sleep(15 * time.Second) // longer than a gateway waits before it takes traffic
+		ok(t, open(ctx))             // not sooner: what the node reaches may be what it said before it died
 	}, func(result e2e.StreamResult) {
 		promised(t, "the node came back", result.Longest, promisedPlanned, busyPlanned)
 	})

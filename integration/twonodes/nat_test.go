@@ -123,6 +123,8 @@ func (s *stage) blocksUDP(ctx context.Context, t *testing.T) {
 	ok(t, err)
 	ok(t, hasWay(ctx, w, w.Home, "Direct"))
 	ok(t, s.outAnswers(ctx))
+	_, err = w.Peered(ctx, e2e.Soon) // both sides had answers: the way works
+	ok(t, err)
 	_, err = w.On(ctx, w.Home.Plan.Nodes[0].Name, "nft", fmt.Sprintf(`table inet border {
 	chain comes { type filter hook prerouting priority -150; ip saddr %[1]s meta l4proto udp drop; }
 	chain goes { type filter hook postrouting priority 0; ip daddr %[1]s meta l4proto udp drop; }
