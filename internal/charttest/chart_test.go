@@ -501,7 +501,8 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 	}{
 		"definitions": {"crds.enabled=false", func(o object) bool { return o.kind == "CustomResourceDefinition" }},
 		"policy": {"policy.enabled=false", func(o object) bool {
-			return o.kind == "PeeringPolicy" && strings.Contains(o.GetAnnotations()["helm.sh/hook"], "post-install")
+			config, ok := o.Object.(*corev1.ConfigMap)
+			return ok && o.GetName() == "entente-policies" && config.Data["entente-default"] != ""
 		}},
 		"placement": {"placement.enabled=false", func(o object) bool { return strings.HasPrefix(o.kind, "MutatingAdmissionPolicy") }},
 		"cleanup":   {"cleanup.enabled=false", func(o object) bool { return o.GetName() == "entente-cleanup" }},
