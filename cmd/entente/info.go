@@ -96,13 +96,13 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 
 // placementText says what places pods of offloaded namespaces. What is wrong with it is among the problems.
 func placementText(by string) string {
-	if version, is := strings.CutPrefix(by, "policy/"); is {
+	if version, is := strings.CutPrefix(by, v1alpha1.PlacedByPolicy); is {
 		return "a MutatingAdmissionPolicy (" + version + "), in the API server"
 	}
 	switch by {
-	case "webhook":
+	case v1alpha1.PlacedByWebhook:
 		return "a webhook, the agent: this API server has no MutatingAdmissionPolicy, or the chart's placement.by chose it"
-	case "off":
+	case v1alpha1.PlacedByNothing:
 		return "nothing: placement.enabled of the chart is false, and pods go abroad only if they tolerate virtual nodes themselves"
 	}
 	return by

@@ -16,13 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How pods are placed: by a policy, whose API version follows, by the webhook, or not at all.
-const (
-	ByPolicy  = "policy/"
-	ByWebhook = "webhook"
-	Off       = "off"
-)
-
 // probeUID is the request's in a probe.
 const probeUID = "probe"
 

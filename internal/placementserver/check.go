@@ -15,16 +15,9 @@ import (
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/placement"
-)
-
-// The names of what the chart installs to place pods, whatever its kind, and of the policy that keeps DaemonSets off
-// virtual nodes; and that of the webhook that does the same.
-const (
-	placementName  = "entente-placement"
-	daemonSetsName = "entente-daemonsets"
-	daemonSetsHook = "daemonsets.entente.dev"
 )
 
 // What does not happen if something does not work.
@@ -35,7 +28,7 @@ const (
 
 // Check checks what places the pods of offloaded namespaces.
 type Check struct {
-	// By is which of them the chart installed: see placement.ByPolicy.
+	// By is which of them the chart installed: see v1alpha1.PlacedByPolicy.
 	By string
 	// Client reads from the API server.
 	Client ctrlclient.Reader
@@ -74,9 +67,9 @@ func (p *Check) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found faults
-	if p.By == placement.ByWebhook {
+	if p.By == v1alpha1.PlacedByWebhook {
 		found = p.webhook(ctx)
-	} else if version, is := strings.CutPrefix(p.By, placement.ByPolicy); is {
+	} else if version, is := strings.CutPrefix(p.By, v1alpha1.PlacedByPolicy); is {
 		found = faults{p.policy(ctx, version), p.daemonSets(ctx, version)}
 	}
 	p.found.Store(&found)
@@ -88,12 +81,12 @@ const upgradeAgain = "upgrade Entente's chart again, which installs what this AP
 // policy returns what is wrong with the policy. Whether the API server runs it is not visible.
 func (p *Check) policy(ctx context.Context, version string) string {
 	for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
-		err := p.read(ctx, version, kind, placementName)
+		err := p.read(ctx, version, kind, v1alpha1.PlacementName)
 		switch {
 		case meta.IsNoMatchError(err):
 			return fmt.Sprintf("this API server no longer has %s in %s, %s: %s", kind, version, notPlaced, upgradeAgain)
 		case apierrors.IsNotFound(err):
-			return fmt.Sprintf("%s %s does not exist, %s: %s", kind, placementName, notPlaced, upgradeAgain)
+			return fmt.Sprintf("%s %s does not exist, %s: %s", kind, v1alpha1.PlacementName, notPlaced, upgradeAgain)
 		}
 	}
 	return ""
@@ -102,11 +95,11 @@ func (p *Check) policy(ctx context.Context, version string) string {
 // daemonSets returns what is wrong with the policy that keeps DaemonSets off virtual nodes. Whether there should be one
 // is not known.
 func (p *Check) daemonSets(ctx context.Context, version string) string {
-	if p.read(ctx, version, "MutatingAdmissionPolicy", daemonSetsName) != nil {
+	if p.read(ctx, version, "MutatingAdmissionPolicy", v1alpha1.PlacementDaemonSetsName) != nil {
 		return ""
 	}
-	if apierrors.IsNotFound(p.read(ctx, version, "MutatingAdmissionPolicyBinding", daemonSetsName)) {
-		return fmt.Sprintf("MutatingAdmissionPolicyBinding %s does not exist, %s: %s", daemonSetsName, notKeptOff, upgradeAgain)
+	if apierrors.IsNotFound(p.read(ctx, version, "MutatingAdmissionPolicyBinding", v1alpha1.PlacementDaemonSetsName)) {
+		return fmt.Sprintf("MutatingAdmissionPolicyBinding %s does not exist, %s: %s", v1alpha1.PlacementDaemonSetsName, notKeptOff, upgradeAgain)
 	}
 	return ""
 }
@@ -120,17 +113,17 @@ func (p *Check) read(ctx context.Context, version, kind, name string) error {
 // webhook returns what keeps the API server from calling the webhooks.
 func (p *Check) webhook(ctx context.Context) (found faults) {
 	var config admissionregistrationv1.MutatingWebhookConfiguration
-	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: placementName}, &config)
+	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Name: v1alpha1.PlacementName}, &config)
 	switch {
 	case apierrors.IsNotFound(err):
-		return faults{placed: fmt.Sprintf("MutatingWebhookConfiguration %s does not exist, %s: %s", placementName, notPlaced, upgradeAgain)}
+		return faults{placed: fmt.Sprintf("MutatingWebhookConfiguration %s does not exist, %s: %s", v1alpha1.PlacementName, notPlaced, upgradeAgain)}
 	case err != nil:
 		return faults{} // the API server does not respond, or is of an older chart
 	}
 	for i := range config.Webhooks {
 		w := &config.Webhooks[i]
 		problem, so := &found.placed, notPlaced
-		if w.Name == daemonSetsHook {
+		if w.Name == v1alpha1.PlacementDaemonSetsHook {
 			problem, so = &found.keptOff, notKeptOff
 		}
 		service := w.ClientConfig.Service
@@ -139,7 +132,7 @@ func (p *Check) webhook(ctx context.Context) (found faults) {
 			continue
 		}
 		if err := placement.Probe(ctx, loopback(p.Address), service.Name+"."+service.Namespace+".svc", w.ClientConfig.CABundle); err != nil {
-			*problem = fmt.Sprintf("the API server cannot use webhook %s, %s: %s: delete Secret %s and upgrade Entente's chart, which makes another certificate", w.Name, so, err, placementName)
+			*problem = fmt.Sprintf("the API server cannot use webhook %s, %s: %s: delete Secret %s and upgrade Entente's chart, which makes another certificate", w.Name, so, err, v1alpha1.PlacementName)
 		}
 	}
 	return found

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/placement"
 )
 
@@ -22,16 +23,16 @@ func TestThePlacementThatDoesNotWorkIsReported(t *testing.T) {
 	t.Cleanup(hook.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	configured := func(name string, ca []byte) *admissionregistrationv1.MutatingWebhookConfiguration {
-		return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: placementName}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
+		return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.PlacementName}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: name, ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				Service: &admissionregistrationv1.ServiceReference{Name: "entente-agent", Namespace: "entente-system"}, CABundle: ca,
 			},
 		}}}
 	}
 	const pods = "placement.entente.dev"
-	policy := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
-	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: placementName}}
-	forSets := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: daemonSetsName}}
+	policy := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.PlacementName}}
+	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.PlacementName}}
+	forSets := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.PlacementDaemonSetsName}}
 	for name, tc := range map[string]struct {
 		by      string
 		objects []ctrlclient.Object
@@ -41,11 +42,11 @@ func TestThePlacementThatDoesNotWorkIsReported(t *testing.T) {
 	}{
 		"the policy is there":               {by: "policy/v1", objects: []ctrlclient.Object{policy, binding}},
 		"the binding is not":                {by: "policy/v1", objects: []ctrlclient.Object{policy}, want: "MutatingAdmissionPolicyBinding entente-placement does not exist"},
-		"it is off":                         {by: placement.Off},
-		"the webhook is not registered":     {by: placement.ByWebhook, want: "MutatingWebhookConfiguration entente-placement does not exist"},
-		"its certificate is of another one": {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(pods, ca)}, want: "delete Secret entente-placement"},
-		"it has no certificate":             {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(pods, nil)}, want: "no certificate"},
-		"the one for DaemonSets has none":   {by: placement.ByWebhook, objects: []ctrlclient.Object{configured(daemonSetsHook, nil)}, want: "are not kept off", keptOff: true},
+		"it is off":                         {by: v1alpha1.PlacedByNothing},
+		"the webhook is not registered":     {by: v1alpha1.PlacedByWebhook, want: "MutatingWebhookConfiguration entente-placement does not exist"},
+		"its certificate is of another one": {by: v1alpha1.PlacedByWebhook, objects: []ctrlclient.Object{configured(pods, ca)}, want: "delete Secret entente-placement"},
+		"it has no certificate":             {by: v1alpha1.PlacedByWebhook, objects: []ctrlclient.Object{configured(pods, nil)}, want: "no certificate"},
+		"the one for DaemonSets has none":   {by: v1alpha1.PlacedByWebhook, objects: []ctrlclient.Object{configured(v1alpha1.PlacementDaemonSetsHook, nil)}, want: "are not kept off", keptOff: true},
 		"DaemonSets have no binding":        {by: "policy/v1", objects: []ctrlclient.Object{policy, binding, forSets}, want: "MutatingAdmissionPolicyBinding entente-daemonsets", keptOff: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,22 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
-)
-
-// The names of what the chart installs to place pods, and to keep DaemonSets off virtual nodes: those of
-// policies and of the webhooks' configuration, and that of the webhook for DaemonSets in it.
-const (
-	placementName  = "entente-placement"
-	daemonSetsName = "entente-daemonsets"
-	daemonSetsHook = "daemonsets.entente.dev"
-)
-
-// What places pods: "policy/" and an API version, the webhook, or nothing.
-const (
-	byPolicy  = "policy/"
-	byWebhook = "webhook"
-	byNothing = "off"
 )
 
 // The reasons of findings about placement: docs/troubleshooting.md explains each.
@@ -86,28 +72,28 @@ func placed(ctx context.Context, c rest.Interface, dial dialer) (p Placed) {
 		}
 	}()
 	// It warns of pods that cannot run where they are sent, whatever places them.
-	if !has("v1", "validatingadmissionpolicies", placementName, nil) {
-		return Placed{By: byNothing}
+	if !has("v1", "validatingadmissionpolicies", v1alpha1.PlacementName, nil) {
+		return Placed{By: v1alpha1.PlacedByNothing}
 	}
 	for _, version := range []string{"v1", "v1beta1"} {
-		if !has(version, "mutatingadmissionpolicies", placementName, nil) {
+		if !has(version, "mutatingadmissionpolicies", v1alpha1.PlacementName, nil) {
 			continue
 		}
-		p.By = byPolicy + version
-		if !has(version, "mutatingadmissionpolicybindings", placementName, nil) {
-			p.Missing = append(p.Missing, Missing{What: "MutatingAdmissionPolicyBinding " + placementName})
+		p.By = v1alpha1.PlacedByPolicy + version
+		if !has(version, "mutatingadmissionpolicybindings", v1alpha1.PlacementName, nil) {
+			p.Missing = append(p.Missing, Missing{What: "MutatingAdmissionPolicyBinding " + v1alpha1.PlacementName})
 		}
-		if has(version, "mutatingadmissionpolicies", daemonSetsName, nil) && !has(version, "mutatingadmissionpolicybindings", daemonSetsName, nil) {
-			p.Missing = append(p.Missing, Missing{What: "MutatingAdmissionPolicyBinding " + daemonSetsName, DaemonSets: true})
+		if has(version, "mutatingadmissionpolicies", v1alpha1.PlacementDaemonSetsName, nil) && !has(version, "mutatingadmissionpolicybindings", v1alpha1.PlacementDaemonSetsName, nil) {
+			p.Missing = append(p.Missing, Missing{What: "MutatingAdmissionPolicyBinding " + v1alpha1.PlacementDaemonSetsName, DaemonSets: true})
 		}
 		return p
 	}
 	var config admissionregistrationv1.MutatingWebhookConfiguration
-	if !has("v1", "mutatingwebhookconfigurations", placementName, &config) {
-		p.Missing = append(p.Missing, Missing{What: "what the chart installs, a MutatingAdmissionPolicy or a MutatingWebhookConfiguration " + placementName + ","})
+	if !has("v1", "mutatingwebhookconfigurations", v1alpha1.PlacementName, &config) {
+		p.Missing = append(p.Missing, Missing{What: "what the chart installs, a MutatingAdmissionPolicy or a MutatingWebhookConfiguration " + v1alpha1.PlacementName + ","})
 		return p
 	}
-	p.By = byWebhook
+	p.By = v1alpha1.PlacedByWebhook
 	for i := range config.Webhooks {
 		p.Hooks = append(p.Hooks, probed(ctx, config.Webhooks[i].Name, config.Webhooks[i].ClientConfig, dial))
 	}
@@ -193,7 +179,7 @@ func placementFindings(p Placed, now time.Time) (found []Finding) {
 	unprobed := p.Unread
 	for _, h := range p.Hooks {
 		if what, remedy := h.wrong(now); what != "" {
-			add(h.Name == daemonSetsHook, "the API server cannot use webhook "+h.Name+": "+what, remedy)
+			add(h.Name == v1alpha1.PlacementDaemonSetsHook, "the API server cannot use webhook "+h.Name+": "+what, remedy)
 		} else if h.Unprobed != nil {
 			unprobed = h.Unprobed
 		}
@@ -213,7 +199,7 @@ func placementFindings(p Placed, now time.Time) (found []Finding) {
 
 // wrong returns why the API server cannot call a webhook, and what to do; empty if it can, or that is not known.
 func (h Hook) wrong(now time.Time) (what, remedy string) {
-	another := "delete Secret " + placementName + " in the namespace of the installation and upgrade Entente's chart, which makes another certificate"
+	another := "delete Secret " + v1alpha1.PlacementName + " in the namespace of the installation and upgrade Entente's chart, which makes another certificate"
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -234,13 +220,13 @@ func (h Hook) wrong(now time.Time) (what, remedy string) {
 
 // PlacedText says what places pods, after a colon; empty if that is not known.
 func PlacedText(by string) string {
-	if version, is := strings.CutPrefix(by, byPolicy); is {
+	if version, is := strings.CutPrefix(by, v1alpha1.PlacedByPolicy); is {
 		return ": a MutatingAdmissionPolicy (" + version + ")"
 	}
 	switch by {
-	case byWebhook:
+	case v1alpha1.PlacedByWebhook:
 		return ": a webhook of the agent"
-	case byNothing:
+	case v1alpha1.PlacedByNothing:
 		return ": nothing, by placement.enabled of the chart"
 	}
 	return ""

@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 )
 
@@ -65,7 +66,7 @@ func hooks(authority []byte) *admissionregistrationv1.MutatingWebhookConfigurati
 		Service: &admissionregistrationv1.ServiceReference{Name: "entente-agent", Namespace: "entente-system", Port: ptr.To[int32](7451)}, CABundle: authority,
 	}
 	return &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{
-		{Name: "placement.entente.dev", ClientConfig: to}, {Name: daemonSetsHook, ClientConfig: to},
+		{Name: "placement.entente.dev", ClientConfig: to}, {Name: v1alpha1.PlacementDaemonSetsHook, ClientConfig: to},
 	}}
 }
 
@@ -80,7 +81,7 @@ func certified(t *testing.T, host string, ends time.Time) (authority []byte, own
 		}
 	}
 	root := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: placementName}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: v1alpha1.PlacementName}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, root, root, keys[0].Public(), keys[0])
@@ -145,13 +146,13 @@ func TestDoctorFindsWhatKeepsPodsFromBeingPlaced(t *testing.T) {
 		text string
 	}{
 		"placement is off":   {has: admission{}, by: "off"},
-		"a policy":           {has: admission{warns: there, "v1" + policy + placementName: there, "v1" + binding + placementName: there}, by: "policy/v1"},
-		"a policy of a beta": {has: admission{warns: there, "v1beta1" + policy + placementName: there, "v1beta1" + binding + placementName: there}, by: "policy/v1beta1"},
+		"a policy":           {has: admission{warns: there, "v1" + policy + v1alpha1.PlacementName: there, "v1" + binding + v1alpha1.PlacementName: there}, by: "policy/v1"},
+		"a policy of a beta": {has: admission{warns: there, "v1beta1" + policy + v1alpha1.PlacementName: there, "v1beta1" + binding + v1alpha1.PlacementName: there}, by: "policy/v1beta1"},
 		"a policy without a binding": {
-			has: admission{warns: there, "v1" + policy + placementName: there}, by: "policy/v1", want: "Error PodsNotPlaced", text: "MutatingAdmissionPolicyBinding entente-placement does not exist",
+			has: admission{warns: there, "v1" + policy + v1alpha1.PlacementName: there}, by: "policy/v1", want: "Error PodsNotPlaced", text: "MutatingAdmissionPolicyBinding entente-placement does not exist",
 		},
 		"DaemonSets' policy without a binding": {
-			has: admission{warns: there, "v1" + policy + placementName: there, "v1" + binding + placementName: there, "v1" + policy + daemonSetsName: there}, by: "policy/v1",
+			has: admission{warns: there, "v1" + policy + v1alpha1.PlacementName: there, "v1" + binding + v1alpha1.PlacementName: there, "v1" + policy + v1alpha1.PlacementDaemonSetsName: there}, by: "policy/v1",
 			want: "Warning DaemonSetsNotKeptOff", text: "entente-daemonsets does not exist",
 		},
 		"neither policy nor webhook": {has: admission{warns: there}, want: "Error PodsNotPlaced", text: "upgrade Entente's chart"},
@@ -184,7 +185,7 @@ func TestDoctorFindsWhatKeepsPodsFromBeingPlaced(t *testing.T) {
 func TestAnExpiredAuthorityShowsWithoutAProbe(t *testing.T) {
 	t.Parallel()
 	h := Hook{Name: "placement.entente.dev", Expires: epoch, Unprobed: errors.New("forbidden")}
-	found := placementFindings(Placed{By: byWebhook, Hooks: []Hook{h}}, epoch.Add(time.Hour))
+	found := placementFindings(Placed{By: v1alpha1.PlacedByWebhook, Hooks: []Hook{h}}, epoch.Add(time.Hour))
 	if len(found) != 1 || found[0].Reason != reasonNotPlaced || !strings.Contains(found[0].Message, "2026-03-01T12:00:00Z") {
 		t.Errorf("found %+v", found)
 	}
