@@ -149,7 +149,11 @@ func (c *chronicle) look(side string, object runtime.Object) {
 	case *v1alpha1.ForeignCluster:
 		for _, kind := range []string{v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork} {
 			if is := meta.FindStatusCondition(o.Status.Conditions, kind); is != nil {
-				c.see(side+" "+kind, fmt.Sprintf("%s %s", is.Status, is.Reason))
+				text := fmt.Sprintf("%s %s", is.Status, is.Reason)
+				if is.Status == metav1.ConditionFalse {
+					text += ": " + is.Message
+				}
+				c.see(side+" "+kind, text)
 			}
 		}
 	case *v1alpha1.FabricNode:
@@ -251,7 +255,17 @@ func TestGatewaysTakeOver(t *testing.T) {
 			}
 			t.Run("its tunnel is cut", func(t *testing.T) {
 				s.during(ctx, t, side, func() {
-					cut := fmt.Sprintf("table inet cut { chain in { type filter hook input priority 0; udp dport %d drop; }; }", e2e.WireGuardPort)
+					// Not what its own cluster's nodes send: then its pods would have no way but TCP, which takes longer.
+					var peers []string
+					for _, peer := range w.Sides() {
+						for _, n := range peer.Plan.Nodes {
+							if peer != side {
+								peers = append(peers, n.Address.String())
+							}
+						}
+					}
+					cut := fmt.Sprintf("table inet cut { chain in { type filter hook input priority 0; ip saddr { %s } udp dport %d drop; }; }",
+						strings.Join(peers, ", "), e2e.WireGuardPort)
 					_, err := w.On(ctx, now, "nft", cut)
 					ok(t, err)
 					takenErr := carries(ctx, w, side, rest)

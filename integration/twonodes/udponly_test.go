@@ -27,7 +27,7 @@ import (
 const away = "away"
 
 // TestWhereNothingButUDPPasses peers two clusters between which all but WireGuard's UDP is
-// lost. It is the last test: it ends the peering of those before.
+// lost. It is the last test, by the name of its file: it ends the peering of those before.
 func TestWhereNothingButUDPPasses(t *testing.T) {
 	only.Matrix(t, "two minutes; the sample of package matrix has peerings that are in-band")
 	ctx, s := onStage(t)
