@@ -201,11 +201,12 @@ func (d *dialer) write(now time.Time, e netip.AddrPort) netip.AddrPort {
 
 // order sorts candidates: those tried longest ago first, so that all are tried
 // while none works; among equals the relay, once the peer was lost or the others were tried for
-// relayAfter; then by last success, then as configured.
+// relayAfter; then by last success, then as configured. A device that was made again has lost all
+// peers, whose ways still work.
 func (d *dialer) order(now time.Time, candidates []netip.AddrPort) []netip.AddrPort {
 	out := slices.Clone(candidates)
 	relays := func(e netip.AddrPort) int {
-		if e == d.seen.relay && (d.ever || now.Sub(d.lost) >= relayAfter) {
+		if e == d.seen.relay && (d.ever && d.seen.endpoint.IsValid() || now.Sub(d.lost) >= relayAfter) {
 			return 0
 		}
 		return 1

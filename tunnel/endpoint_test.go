@@ -111,6 +111,12 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 		"a peer that is lost through the agents is dialled": {
 			{0, at(relay, true), none}, {time.Hour, at(relay, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay},
 		},
+		"one that the device lost, which says nothing of the ways, is dialled where it was": {
+			{0, at(seen, true), none}, {time.Hour, at(none, false), seen}, {q, at(seen, false), relay}, {q, at(relay, false), direct},
+		},
+		"and so is one that was reached through the agents": {
+			{0, at(relay, true), none}, {time.Hour, at(none, false), relay}, {q, at(relay, false), direct},
+		},
 		"after some rounds there is more time for each": {
 			{0, at(none, false), direct},
 			{q, at(direct, false), seen},
