@@ -12,18 +12,12 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-const (
-	// repairLimit is how long traffic may stop.
-	repairLimit = 5 * time.Second
-	// shakenLimit is the same with a new session of WireGuard, which tries once more after 5 s.
-	shakenLimit = 10 * time.Second
-)
+// repairLimit is how long traffic may stop: less than WireGuard waits before it begins a handshake again.
+const repairLimit = 5 * time.Second
 
 // harm is something that happens to a cluster's only node.
 type harm struct {
 	name string
-	// limit is how long traffic may stop.
-	limit time.Duration
 	// do and undo are commands on the node, in a shell. undo ends what no fabric can, once traffic passes again.
 	do, undo func(s *Side) string
 }
@@ -40,15 +34,15 @@ func harms() []harm {
 		return netip.AddrFrom4(a)
 	}
 	return []harm{
-		{"the nftables table is deleted", repairLimit, command("nft delete table inet entente"), nil},
-		{"all routes are flushed", repairLimit, command("ip route flush table all proto 141"), nil},
-		{"the device is set down", repairLimit, command("ip link set entente0 down"), nil},
-		{"the device is deleted", shakenLimit, command("ip link del entente0"), nil},
-		{"the link is down for half a second", repairLimit, func(s *Side) string {
+		{"the nftables table is deleted", command("nft delete table inet entente"), nil},
+		{"all routes are flushed", command("ip route flush table all proto 141"), nil},
+		{"the device is set down", command("ip link set entente0 down"), nil},
+		{"the device is deleted", command("ip link del entente0"), nil},
+		{"the link is down for half a second", func(s *Side) string {
 			return "ip link set eth0 down; sleep 0.5; ip link set eth0 up; ip route replace default via " + s.Plan.Gateway.String()
 		}, nil},
 		{
-			"the node has another address", repairLimit,
+			"the node has another address",
 			func(s *Side) string { return readdress(s, s.Plan.Control().Address, other(s)) },
 			func(s *Side) string { return readdress(s, other(s), s.Plan.Control().Address) },
 		},
@@ -101,8 +95,8 @@ func harmed(ctx context.Context, t *testing.T, s *Side, stream *Stream, h harm) 
 		_, err := s.OnNode(ctx, "sh", "-c", command)
 		OK(t, err)
 		pause := mended(t, stream)
-		if pause > h.limit {
-			t.Errorf("%s: nothing passed for %s, want %s at most", s.Name, pause, h.limit)
+		if pause > repairLimit {
+			t.Errorf("%s: nothing passed for %s, want %s at most", s.Name, pause, repairLimit)
 		}
 		return pause.Round(10 * time.Millisecond)
 	}
