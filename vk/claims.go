@@ -109,7 +109,7 @@ func (n *Node) lookUpClaim(ctx context.Context, pod *corev1.Pod, name string, fo
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		found.missing = fmt.Sprintf("the volume %s is not bound to claim %q", pv.Name, name)
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != api.VolumeDriver:
-		found.refused = fmt.Sprintf("this pod cannot run in another cluster: claim %q has a volume of this cluster; use a storage class of Entente", name)
+		found.refused = fmt.Sprintf("this pod cannot run in another cluster: claim %q has a volume of this cluster; use a storage class of Entente%s", name, podspec.AtHome)
 	case pv.Spec.CSI.VolumeAttributes[api.VolumePeer] != n.cfg.Peer:
 		found.refused = fmt.Sprintf("this pod cannot run at this provider: the volume of claim %q is at another provider", name)
 	default:

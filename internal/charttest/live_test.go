@@ -1058,7 +1058,7 @@ func (c cluster) testCannotCross(t *testing.T) {
 		if err := user.Create(t.Context(), d, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(warnings.texts); !strings.Contains(got, "spec.hostPID, hostPort of container c") {
+		if got := fmt.Sprint(warnings.texts); !strings.Contains(got, "spec.hostPID, hostPort of container c; to run it at home, let it be created with the annotation entente.dev/pod-strategy: Local") {
 			t.Errorf("warnings %q", got)
 		}
 	})

@@ -25,6 +25,9 @@ const (
 	// rootCAConfigMap is in every namespace of every cluster, with that cluster's
 	// own content; it never crosses.
 	rootCAConfigMap = "kube-root-ca.crt"
+	// AtHome ends the message about a pod that cannot run in another cluster. With podStrategy Remote only the
+	// annotation helps: a node affinity of the pod's own for other nodes would leave it with none.
+	AtHome = "; to run it at home, let it be created with the annotation " + api.AnnotationPodStrategy + ": " + string(api.StrategyLocal)
 )
 
 // Reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
@@ -53,7 +56,7 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	if problems := Problems(&pod.Spec); len(problems) > 0 {
 		return Translation{}, &peering.Refusal{
 			Reason:  peering.RefusedInvalid,
-			Message: "this pod cannot run in another cluster: " + strings.Join(problems, "; "),
+			Message: "this pod cannot run in another cluster: " + strings.Join(problems, "; ") + AtHome,
 		}
 	}
 	t := Translation{Pod: &corev1.Pod{
@@ -104,7 +107,7 @@ func Problems(s *corev1.PodSpec) []string {
 		set   bool
 	}{{"hostNetwork", s.HostNetwork}, {"hostPID", s.HostPID}, {"hostIPC", s.HostIPC}} {
 		if host.set {
-			no("spec.%s is a namespace of the provider's node; run it with node affinity for your own nodes", host.field)
+			no("spec.%s is a namespace of the provider's node", host.field)
 		}
 	}
 	if len(s.ResourceClaims) > 0 || (s.Resources != nil && len(s.Resources.Claims) > 0) {
