@@ -26,26 +26,34 @@ func (a *app) offloadCommand() *cobra.Command {
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping, remoteName, homeAPI string
 	var peers []string
-	var move bool
+	var all, move bool
 	var lost flags.PeerLost
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
+		how := "with strategy " + strategy
+		if strategy == "" {
+			how = "as `entente offloadings` shows"
+		}
+		if all {
+			peers = append(peers, peerName(format.AnyPeer))
+		}
 		req := &ententev1.OffloadNamespaceRequest{
 			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(), HomeApi: homeAPI,
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
-		r.done("Pods of namespace %s may run with strategy %s", r.argv[0], strategy)
+		r.done("Pods of namespace %s may run %s", r.argv[0], how)
 		if move {
 			r.done("Those that run where they no longer may are moved: `entente offloadings` shows how many are left")
 		}
 		return r.result(req)
 	})
-	flags.Choice(cmd, &strategy, "strategy", "", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote", "Local", "Remote", "LocalAndRemote")
+	flags.Choice(cmd, &strategy, "strategy", "", "", "Where pods may run: Local, Remote or LocalAndRemote (default: unchanged, and LocalAndRemote at first)", "Local", "Remote", "LocalAndRemote")
 	flags.Choice(cmd, &mapping, "mapping", "", "", "How the namespace is named abroad: Suffixed (NAME-CONSUMER, the default), Same or Chosen; this never changes", "Suffixed", "Same", "Chosen")
 	cmd.Flags().StringVar(&remoteName, "remote-name", "", "The namespace's name abroad, with --mapping Chosen, which it implies; providers have to list it in their policies")
-	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which the pods may run; may be repeated (default: all)")
-	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they no longer may (default: they stay until they end)")
+	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which the pods may run; may be repeated (default: unchanged, and all at first)")
+	cmd.Flags().BoolVar(&all, "all-peers", false, "Let the pods run in all peers again")
+	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they no longer may (default: unchanged; with --strategy or --peer, and at first, they stay until they end)")
 	cmd.Flags().Var(&lost, "peer-lost", "What happens to pods in a provider that does not respond: keep, evict=DURATION or fence=DURATION (default: unchanged, and keep at first)")
 	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: unchanged, and Denied at first)", "Denied", "Allowed")
 	a.completesFlag(cmd, "peer", peerNames)

@@ -188,16 +188,17 @@ func TestSmallCommandsPrintTheirResults(t *testing.T) {
 		[]string{"offload", "namespace", "shop"}, []string{"offload", "namespace", "shop", "--strategy", "Remote", "--mapping", "Same", "--peer", "office", "--peer", "lab", "-o", "yaml"},
 		[]string{"offload", "namespace", "shop", "--strategy", "Both"}, []string{"offload", "namespace", "shop", "--remote-name", "rome-shop", "-o", "json"},
 		[]string{"offload", "namespace", "shop", "--peer-lost", "fence=10m"}, []string{"offload", "namespace", "shop", "--peer-lost", "fence=1m"},
-		[]string{"offload", "namespace", "shop", "--home-api", "Allowed"},
+		[]string{"offload", "namespace", "shop", "--home-api", "Allowed"}, []string{"offload", "namespace", "shop", "--all-peers"},
 		[]string{"unoffload", "namespace", "shop"}, []string{"unoffload", "namespace", "home"}, []string{"unoffload", "namespace", "shop", "-o", "json"},
 		[]string{"identity", "rollover"}, []string{"identity", "rollover", "-o", "json"},
 		[]string{"version"}, []string{"version", "--client", "-o", "json"},
 	)
 	sent(t, w.consumer,
-		"OffloadNamespace namespaces/shop LocalAndRemote  []", "OffloadNamespace namespaces/shop Remote Same [office lab]",
-		"OffloadNamespace namespaces/shop LocalAndRemote rome-shop []",
-		"OffloadNamespace namespaces/shop LocalAndRemote  [] Fence 10m0s",
-		"OffloadNamespace namespaces/shop LocalAndRemote  [] home API Allowed",
+		"OffloadNamespace namespaces/shop   []", "OffloadNamespace namespaces/shop Remote Same [office lab]",
+		"OffloadNamespace namespaces/shop  rome-shop []",
+		"OffloadNamespace namespaces/shop   [] Fence 10m0s",
+		"OffloadNamespace namespaces/shop   [] home API Allowed",
+		"OffloadNamespace namespaces/shop   [peers/-]",
 		"UnoffloadNamespace namespaces/shop", "UnoffloadNamespace namespaces/home", "UnoffloadNamespace namespaces/shop", "RolloverIdentity", "RolloverIdentity",
 	)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // OffloadNamespace implements AdminService: it writes a NamespaceOffloading.
@@ -42,7 +43,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	old, err := s.currentOffloading(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		want.NameMapping = cmp.Or(want.NameMapping, v1alpha1.MappingSuffixed)
+		want.NameMapping, want.PodStrategy = cmp.Or(want.NameMapping, v1alpha1.MappingSuffixed), cmp.Or(want.PodStrategy, v1alpha1.StrategyLocalAndRemote)
 		o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}, Spec: want}
 		if err := s.cfg.Client.Create(ctx, o, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 			return nil, fmt.Errorf("create namespace offloading in %s: %w", namespace, err)
@@ -59,9 +60,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
 			namespace, strings.TrimSpace(string(old.Spec.NameMapping)+" "+old.Spec.RemoteName), namespace)
 	}
-	want.Unschedulable = old.Spec.Unschedulable // this call cannot set it
-	want.PeerLost = cmp.Or(want.PeerLost, old.Spec.PeerLost)
-	want.HomeAPI = cmp.Or(want.HomeAPI, old.Spec.HomeAPI)
+	keepUnset(&want, &old.Spec, req)
 	old.Spec = want
 	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
@@ -91,8 +90,22 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 			want.PeerLost.After = &metav1.Duration{Duration: after.AsDuration()}
 		}
 	}
-	want.PodStrategy = cmp.Or(want.PodStrategy, v1alpha1.StrategyLocalAndRemote)
 	return want
+}
+
+// keepUnset sets what a request leaves out to what it is. Whether pods are moved belongs to where they may run: a
+// request that sets either sets both.
+func keepUnset(want, old *v1alpha1.NamespaceOffloadingSpec, req *ententev1.OffloadNamespaceRequest) {
+	if req.GetPodStrategy() == "" && len(req.GetPeers()) == 0 && !req.GetMove() {
+		want.Misplaced = old.Misplaced
+	}
+	if len(req.GetPeers()) == 0 {
+		want.ClusterSelector = old.ClusterSelector
+	}
+	want.PodStrategy = cmp.Or(want.PodStrategy, old.PodStrategy)
+	want.Unschedulable = old.Unschedulable // this call cannot set it
+	want.PeerLost = cmp.Or(want.PeerLost, old.PeerLost)
+	want.HomeAPI = cmp.Or(want.HomeAPI, old.HomeAPI)
 }
 
 // currentOffloading returns the NamespaceOffloading of a namespace. It waits until one that is
@@ -127,9 +140,13 @@ func (s *service) awaitPlacement(ctx context.Context, namespace string) {
 }
 
 // selectPeers returns a selector of the named peers by the label with their cluster ID. Without
-// names it returns nil, which selects all.
+// names, and for peers/-, it returns nil, which selects all.
 func (s *service) selectPeers(ctx context.Context, names []string) (*metav1.LabelSelector, error) {
-	if len(names) == 0 {
+	all := slices.ContainsFunc(names, func(name string) bool { return peerName(name) == anyPeer })
+	if all && len(names) > 1 {
+		return nil, middleware.BadField("peers", "peers/- are all peers: name no others")
+	}
+	if all || len(names) == 0 {
 		return nil, nil //nolint:nilnil // no selector is what selects all
 	}
 	ids := make(map[string]bool, len(names))

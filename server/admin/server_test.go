@@ -1108,6 +1108,52 @@ func TestANamespaceIsOffloadedAndReturned(t *testing.T) {
 	}
 }
 
+// TestAnOffloadingKeepsWhatACallLeavesOut: a call that sets one thing must not let pods go where they were not allowed to.
+func TestAnOffloadingKeepsWhatACallLeavesOut(t *testing.T) {
+	a := newAdminTest(t, peerObject("office", strings.Repeat("d", 32)), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	c := a.alice(t)
+	offload := func(req *ententev1.OffloadNamespaceRequest) v1alpha1.NamespaceOffloadingSpec {
+		t.Helper()
+		req.Namespace = "namespaces/shop"
+		if _, err := c.OffloadNamespace(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		var o v1alpha1.NamespaceOffloading
+		if err := a.client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName}, &o); err != nil {
+			t.Fatal(err)
+		}
+		return o.Spec
+	}
+	want := offload(&ententev1.OffloadNamespaceRequest{PodStrategy: "Remote", Peers: []string{"office"}, Move: true})
+	for _, change := range []struct {
+		name string
+		req  *ententev1.OffloadNamespaceRequest
+		set  func()
+	}{
+		{"the API of home", &ententev1.OffloadNamespaceRequest{HomeApi: "Allowed"}, func() { want.HomeAPI = v1alpha1.HomeAPIAllowed }},
+		{"a lost peer", &ententev1.OffloadNamespaceRequest{PeerLost: &ententev1.PeerLost{Action: "Keep"}}, func() {
+			want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}
+		}},
+		{"nothing", &ententev1.OffloadNamespaceRequest{}, func() {}},
+		{"the strategy, and so that pods stay", &ententev1.OffloadNamespaceRequest{PodStrategy: "LocalAndRemote"}, func() {
+			want.PodStrategy, want.Misplaced = v1alpha1.StrategyLocalAndRemote, v1alpha1.MisplacedStay
+		}},
+		{"that pods move", &ententev1.OffloadNamespaceRequest{Move: true}, func() { want.Misplaced = v1alpha1.MisplacedMove }},
+		{"all peers, and so that pods stay", &ententev1.OffloadNamespaceRequest{Peers: []string{"peers/-"}}, func() {
+			want.ClusterSelector, want.Misplaced = nil, v1alpha1.MisplacedStay
+		}},
+	} {
+		change.set()
+		if diff := cmp.Diff(want, offload(change.req)); diff != "" {
+			t.Errorf("a call that sets %s (-want +got)\n%s", change.name, diff)
+		}
+	}
+	_, err := c.OffloadNamespace(t.Context(), &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", Peers: []string{"peers/-", "office"}})
+	if wire.ReasonOf(err) != peering.ReasonRequestInvalid {
+		t.Errorf("all peers, and one of them: %v", err)
+	}
+}
+
 type labelSet map[string]string
 
 func (l labelSet) Has(k string) bool              { _, ok := l[k]; return ok }

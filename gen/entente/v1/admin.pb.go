@@ -2105,20 +2105,23 @@ func (x *EndPeeringResponse) GetPods() int32 {
 	return 0
 }
 
-// OffloadNamespaceRequest configures the offloading of a namespace.
+// OffloadNamespaceRequest configures the offloading of a namespace. What it leaves unset stays as
+// it is.
 type OffloadNamespaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// namespaces/NAME.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Where its pods may run: Local, Remote, or LocalAndRemote (the default).
+	// Where its pods may run: Local, Remote, or LocalAndRemote (initially).
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
 	// How its name at the provider is chosen: Suffixed (the default: NAME-CONSUMER), Same, or
 	// Chosen (remote_name).
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
-	// The peers at which its pods may run; empty means all.
+	// The peers at which its pods may run, or peers/- for all, as initially. Unset leaves them
+	// unchanged.
 	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Whether pods that run where they are no longer allowed to run are moved, as their
-	// disruption budgets permit. Otherwise they stay until they end.
+	// disruption budgets permit. Otherwise they stay until they end, if pod_strategy or peers is
+	// set, and it is unchanged if neither is.
 	Move bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
 	// What happens to its pods at a provider that does not respond; unset leaves it unchanged.
 	PeerLost *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
