@@ -73,7 +73,10 @@ func (n NodePlan) ranges() []m {
 	ranges := []m{{"subnet": first.String(), "rangeStart": start.String(), "rangeEnd": start.Next().String()}}
 	if k := len(n.Borrowed); k > 0 {
 		owner := netip.PrefixFrom(n.Borrowed[0], first.Bits()).Masked()
-		ranges = append(ranges, m{"subnet": owner.String(), "rangeStart": n.Borrowed[0].String(), "rangeEnd": n.Borrowed[k-1].String()})
+		ranges = append(ranges, m{
+			"subnet": owner.String(), "rangeStart": n.Borrowed[0].String(), "rangeEnd": n.Borrowed[k-1].String(),
+			"gateway": first.Addr().Next().String(), // that of the block is an address of its owner
+		})
 	}
 	for _, b := range n.Blocks[1:] {
 		ranges = append(ranges, m{"subnet": b.String()})
