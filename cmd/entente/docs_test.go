@@ -46,7 +46,8 @@ This page is generated from the commands by ` + "`go test ./cmd/entente -update`
 	b.WriteString(`
 ## Reasons, and what to do next
 
-Errors of the agent end with a reason in brackets, whose meaning never changes.
+Errors of the agent end with a reason in brackets, whose meaning never changes. For those below, the next line says
+what to do; others, such as ` + "`REQUEST_INVALID` and `KUBERNETES_REFUSED`" + `, have a message that says it. [All of them](api.md#errors).
 
 | reason | next |
 | --- | --- |

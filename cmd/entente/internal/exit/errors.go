@@ -91,6 +91,8 @@ func Hints() []Hint {
 		{peering.ReasonPriceAboveCeiling, "raise --price-ceiling, or ask for less; see the prices with `entente info peer`"},
 		{peering.ReasonCapacityExhausted, "ask for less, or later; see its offer with `entente info peer`"},
 		{peering.ReasonContractUnknown, "list the contracts: entente contract list"},
+		{peering.ReasonNamespaceUnknown, "list the namespaces: kubectl get namespaces; or create it: kubectl create namespace NAME"},
+		{peering.ReasonMappingFixed, "its pods abroad have to end before it gets another name there: entente unoffload namespace NAME, then offload it again"},
 		{peering.ReasonPodsRunning, "let them end or move away first"},
 		{peering.ReasonRolloverTooSoon, "wait until the overlap of the previous rollover is over; then every peer knows the newer key"},
 	}
