@@ -33,7 +33,7 @@ func main() {
 		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
 		connect: connectCluster,
 		reported: func(ctx context.Context, t target, area string) (doctor.Report, error) {
-			return doctor.Read(ctx, t.label, t.flags, area)
+			return doctor.Read(ctx, t.label, t.flags, t.namespace, area)
 		},
 		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(errOut),
 		watched:     term.IsTerminal(errOut),

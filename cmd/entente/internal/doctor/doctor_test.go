@@ -91,14 +91,14 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 	}
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &file
-	is, err := Read(t.Context(), "local", flags, "")
+	is, err := Read(t.Context(), "local", flags, "entente-system", "")
 	if err != nil || len(is.Nodes) != 2 || is.Nodes[1].Name != "node-b" || is.Nodes[0].Status.Preflight == nil || len(is.Peers) != 1 || is.Peers[0].Name != "office" {
 		t.Fatalf("%v, %+v", err, is)
 	}
 	const api = "GET /apis/entente.dev/v1alpha1/"
 	const admission = "GET /apis/admissionregistration.k8s.io/v1/"
 	want := []string{
-		api + "fabricnodes", api + "fabricnodes", api + "foreignclusters", admission + "validatingadmissionpolicies/entente-placement",
+		api + "fabricnodes", api + "fabricnodes", api + "foreignclusters", "GET /api/v1/namespaces/entente-system/pods", admission + "validatingadmissionpolicies/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-placement", admission + "mutatingadmissionpolicybindings/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-daemonsets", admission + "mutatingadmissionpolicybindings/entente-daemonsets",
 	}
@@ -106,7 +106,7 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 		t.Errorf("asked for %q, want %q", asked, want)
 	}
 	asked = nil
-	if _, err := Read(t.Context(), "local", flags, AreaPeers); err != nil || !slices.Equal(asked, want[:3]) {
+	if _, err := Read(t.Context(), "local", flags, "entente-system", AreaPeers); err != nil || !slices.Equal(asked, want[:4]) {
 		t.Errorf("%v, asked for %q, want %q", err, asked, want[:3])
 	}
 	for reason, tc := range map[metav1.StatusReason]struct {
@@ -117,7 +117,7 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
 	} {
 		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
-		if _, err := Read(t.Context(), "local", flags, ""); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Read(t.Context(), "local", flags, "entente-system", ""); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", reason, err, tc.want)
 		}
 	}

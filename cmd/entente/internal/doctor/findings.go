@@ -22,6 +22,9 @@ const (
 type Report struct {
 	Nodes []v1alpha1.FabricNode
 	Peers []v1alpha1.ForeignCluster
+	// Namespace is where Entente is installed, and Agent why no agent runs there, or why that is not known.
+	Namespace string
+	Agent     error
 	// Placed is what places pods.
 	Placed Placed
 }
@@ -213,6 +216,9 @@ const (
 // Findings returns the problems in an area, worst first; an empty area means all.
 func Findings(is Report, area string, now time.Time) []Finding {
 	found := []Finding{}
+	if area == "" || area == AreaPeers {
+		found = append(found, agentFindings(is)...) // first: what follows is what it last wrote
+	}
 	if area == "" || area == AreaNetwork {
 		found = append(found, networkFindings(is, now)...)
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/entente-dev/entente/client"
 )
 
-// Read reads the resources of a cluster from its API server, without the agent, for all areas or one. If a webhook
-// of the agent places pods, and that is to be checked, it also dials that.
-func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter, area string) (Report, error) {
+// Read reads the resources of a cluster with Entente in a namespace from its API server, without the agent, for all
+// areas or one. If a webhook of the agent places pods, and that is to be checked, it also dials that.
+func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter, namespace, area string) (Report, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return Report{}, fmt.Errorf("(%s) read kubeconfig: %w", label, err)
@@ -27,12 +27,15 @@ func Read(ctx context.Context, label string, flags genericclioptions.RESTClientG
 	if err != nil {
 		return Report{}, fmt.Errorf("(%s) read kubeconfig: %w", label, err)
 	}
-	var is Report
+	is := Report{Namespace: namespace}
 	if is.Nodes, err = listOf[v1alpha1.FabricNode](ctx, clients.RESTClient(), "fabricnodes"); err != nil {
 		return is, fmt.Errorf("(%s) list fabric nodes: %w%s", label, err, hintFor(err))
 	}
 	if is.Peers, err = listOf[v1alpha1.ForeignCluster](ctx, clients.RESTClient(), "foreignclusters"); err != nil {
 		return is, fmt.Errorf("(%s) list foreign clusters: %w%s", label, err, hintFor(err))
+	}
+	if area == "" || area == AreaPeers {
+		is.Agent = agentFault(ctx, clients, namespace)
 	}
 	if area == "" || area == AreaPlacement {
 		is.Placed = placed(ctx, clients.RESTClient(), func(ctx context.Context, namespace string, port int) (net.Conn, error) {
