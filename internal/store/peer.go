@@ -213,7 +213,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		case i.Policy != "" && (fc.ResourceVersion == "" || Pending(fc)):
 			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:
-			return peering.Errorf(peering.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")
+			return peering.Errorf(peering.ReasonTrustDenied, "this cluster itself denied that one: `entente approve %s` here ends that, or a token of either side", i.ID)
 		}
 		if fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
 			fc.Spec.TrustBundle = i.Info.PEM()

@@ -256,6 +256,9 @@ func TestIntroduceKeepsOrDecidesAnIntroduction(t *testing.T) {
 			if wire.ReasonOf(err) != tc.reason {
 				t.Fatalf("error %v, want %q", err, tc.reason)
 			}
+			if tc.reason == peering.ReasonTrustDenied && !strings.Contains(err.Error(), "this cluster itself denied that one: `entente approve "+string(milan.ID())+"` here") {
+				t.Errorf("error %v does not say which side denied", err)
+			}
 			if tc.reason != "" {
 				if tc.called != "" && get(t, c, tc.called).Spec.TrustBundle != "" {
 					t.Error("it is trusted all the same")

@@ -102,7 +102,7 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 }
 
 func denied() error {
-	return peering.Errorf(peering.ReasonTrustDenied, "an administrator of this cluster denied yours: join with a token, or have it approved there")
+	return peering.Errorf(peering.ReasonTrustDenied, "an administrator of the cluster that was called denied yours: join with a token, or have it approved there")
 }
 
 func forgottenHere() error {

@@ -77,7 +77,7 @@ func Hints() []Hint {
 		{peering.ReasonPeerIdentity, "another cluster responds at that address: check address and ID with the person who gave them to you"},
 		{peering.ReasonPeerIsSelf, "use what the other cluster's administrator gave you: this is this cluster's own"},
 		{peering.ReasonPeerNameTaken, "choose another name for it here: --name"},
-		{peering.ReasonTrustDenied, "an administrator there denied this cluster and can change that: entente approve, or a new token"},
+		{peering.ReasonTrustDenied, "an administrator of the side that denied, which the message names, can change that: entente approve, or a new token"},
 		{peering.ReasonTrustForgotten, "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or introduce the two again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
 		{peering.ReasonIntroductionsPending, "too many clusters wait there for approval, or began introductions and did not complete them; wait, or ask for a token"},
 		{peering.ReasonIntroductionUnknown, "introduce the two to get a code to compare: entente join HOST:PORT (entente discover shows where it is); or join with a token"},
