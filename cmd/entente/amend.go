@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/amendment"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -73,7 +73,7 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 		}
 	}
 	if len(paths) == 0 {
-		return nil, exit.Usagef("nothing changes: give --resources, --duration, --price-ceiling, --renewal or --no-renewal")
+		return nil, exit.Usagef("nothing changes: give --cpu, --memory, --pods, --resources, --duration, --price-ceiling, --renewal or --no-renewal")
 	}
 	return &ententev1.UpdatePeeringRequest{
 		Peering: peering, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths}, ValidateOnly: f.dryRun,
@@ -93,7 +93,7 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 		}
 	}
 	if named := req.GetPeering().GetResources(); named != nil {
-		req.Peering.Resources = overlay(named, before.GetResources(), signed.GetResources())
+		req.Peering.Resources = amendment.Overlay(named, before.GetResources(), signed.GetResources())
 	}
 	resp, err := r.admin.UpdatePeering(ctx, req)
 	if err != nil {
@@ -111,64 +111,31 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 		return nil
 	}
 	r.done("Peering %s asks for %s now", name, format.Asked(after.GetResources()))
-	// This also waits for what an earlier amend asked for and the two have not signed yet.
-	if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
-		if after, err = r.revised(ctx, before, signed); err != nil {
+	// That a contract is not renewed holds before the provider has signed it.
+	if f.wait && !slices.Equal(req.GetUpdateMask().GetPaths(), []string{"no_renewal"}) {
+		if after, err = r.agreed(ctx, before, after, signed); err != nil {
 			return err
 		}
 	}
 	return r.result(after)
 }
 
-// overlay returns the amounts of an amended request: the named ones, and the others from
-// the previous request or, if that left them to the provider, from the contract: a request
-// for more CPU keeps the memory.
-// An amount of 0 has to be named, as a contract keeps what its request does not name.
-func overlay(named, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
-	base := before.GetAmounts()
-	if len(base) == 0 {
-		base = signed.GetAmounts()
-	}
-	all := maps.Clone(base)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, named.GetAmounts())
-	return &ententev1.ResourceList{Amounts: all}
-}
-
-// takesRevision reports whether the changed part of a request is part of the contract.
-func takesRevision(before, after *ententev1.Peering) bool {
-	return !maps.Equal(before.GetResources().GetAmounts(), after.GetResources().GetAmounts()) ||
-		before.GetDuration().AsDuration() != after.GetDuration().AsDuration()
-}
-
-// revised waits until both sides signed the next revision.
-func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
-	var now *ententev1.Contract
-	var same time.Time
-	peering, err := r.awaitPeering(ctx, r.cluster, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
-		if peering.GetContract() == "" {
-			return false, "a contract" + format.Why(peering.GetAccepted()), nil
+// agreed waits until both sides have signed what a changed request asks for. signed is the contract
+// before the change, or nil.
+func (r *run) agreed(ctx context.Context, before, after *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
+	a := &amendment.Amendment{Label: r.label, Before: before, After: after, Signed: signed, Now: signed}
+	peering, err := r.awaitPeering(ctx, r.cluster, format.Short(after.GetName()), func(p *ententev1.Peering) (_ bool, _ string, err error) {
+		if p.GetContract() != "" {
+			if a.Now, err = r.contract(ctx, p.GetContract()); err != nil {
+				return false, "", err
+			}
 		}
-		accepted := peering.GetAccepted()
-		// An unchanged reason may still be about the previous request.
-		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
-		if format.Refused(accepted) && (isNew || r.progress.Stable(&same)) {
-			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and so does the request; amend it again to what the provider grants",
-				r.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), signed.GetRevision())}
-		}
-		var err error
-		if now, err = r.contract(ctx, peering.GetContract()); err != nil {
-			return false, "", err
-		}
-		done := now.GetContractId() != signed.GetContractId() || now.GetRevision() > signed.GetRevision()
-		return done, "the next revision of the contract" + format.Why(accepted), nil
+		return a.Check(p)
 	})
 	if err != nil {
-		return nil, err
+		return nil, exit.Remaining(err, a.Stays())
 	}
-	r.done("Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
-		format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), format.Cost(now))
+	now := a.Now
+	r.done("Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(), format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), format.Cost(now))
 	return peering, nil
 }

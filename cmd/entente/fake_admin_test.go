@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -203,9 +204,12 @@ func (c *fakeCluster) ask() *ententev1.Peering {
 			p.Peer = w.want.GetPeer()
 		}
 		p.Duration, p.NoRenewal = w.want.GetDuration(), w.want.GetNoRenewal()
+		if w.want.GetName() == "amended" {
+			p.PriceCeiling = w.want.GetPriceCeiling()
+		}
 	}
 	if w.refuse != "" {
-		p.Accepted.Reason, p.Accepted.Message = "PolicyRefused", w.refuse
+		p.Accepted.Reason, p.Accepted.Message = cmp.Or(w.refusal, "PolicyRefused"), w.refuse
 		if w.contracted {
 			p.Contract = "contracts/7f3c9a"
 		}
@@ -214,6 +218,7 @@ func (c *fakeCluster) ask() *ententev1.Peering {
 		p.Accepted = &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Contracted", Message: "contract 7f3c9a was signed by both"}
 		p.Contract, p.Node, p.Provider = "contracts/7f3c9a", "entente-provider", "peers/provider"
 	}
+	p.Generation, p.AcceptedGeneration, p.ContractGeneration = w.generation, w.seen, w.fulfilled
 	return p
 }
 
@@ -232,10 +237,24 @@ func (c *fakeCluster) GetPeering(_ context.Context, r *ententev1.GetPeeringReque
 	if c.w.ending > 0 {
 		c.w.ending++
 	}
-	if c.w.want.GetName() == "amended" && c.w.stuck == "" {
-		c.w.revision = 2
-	}
+	c.w.amended()
 	return &ententev1.GetPeeringResponse{Peering: c.ask()}, nil
+}
+
+// amended is a poll after a change of the request.
+func (w *world) amended() {
+	switch {
+	case w.want.GetName() != "amended" || w.stuck != "":
+	case len(w.afterAmend) > 0:
+		w.afterAmend[0]()
+		w.afterAmend = w.afterAmend[1:]
+	case w.seen == w.generation:
+	case w.refuse != "":
+		w.seen = w.generation
+	default:
+		w.revision++
+		w.seen, w.fulfilled = w.generation, w.generation
+	}
 }
 
 func (c *fakeCluster) ListPeerings(context.Context, *ententev1.ListPeeringsRequest) (*ententev1.ListPeeringsResponse, error) {
@@ -260,9 +279,6 @@ func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeerin
 	after := c.ask()
 	if slices.Contains(r.GetUpdateMask().GetPaths(), "no_network") {
 		after.NoNetwork = p.GetNoNetwork()
-		if !r.GetValidateOnly() {
-			c.w.noNetwork = p.GetNoNetwork()
-		}
 	}
 	if slices.Contains(r.GetUpdateMask().GetPaths(), "resources") {
 		after.Resources = p.GetResources()
@@ -270,8 +286,19 @@ func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeerin
 	if slices.Contains(r.GetUpdateMask().GetPaths(), "duration") {
 		after.Duration = p.GetDuration()
 	}
+	if slices.Contains(r.GetUpdateMask().GetPaths(), "price_ceiling") {
+		after.PriceCeiling = p.GetPriceCeiling()
+	}
+	if slices.Contains(r.GetUpdateMask().GetPaths(), "no_renewal") {
+		after.NoRenewal = p.GetNoRenewal()
+	}
+	if now := c.ask(); !r.GetValidateOnly() && !proto.Equal(now, after) {
+		c.w.generation++
+		after.Generation = c.w.generation
+	}
 	if !r.GetValidateOnly() {
-		c.w.want = &ententev1.Peering{Name: "amended", Resources: after.GetResources(), Duration: after.GetDuration(), NoRenewal: p.GetNoRenewal()}
+		c.w.noNetwork = after.GetNoNetwork()
+		c.w.want = &ententev1.Peering{Name: "amended", Resources: after.GetResources(), Duration: after.GetDuration(), NoRenewal: after.GetNoRenewal(), PriceCeiling: after.GetPriceCeiling()}
 	}
 	resp := &ententev1.UpdatePeeringResponse{Peering: after}
 	if r.GetValidateOnly() {

@@ -57,6 +57,15 @@ type world struct {
 	// revision is that of the contract, and want the current request.
 	revision uint64
 	want     *ententev1.Peering
+	// generation is that of the request, seen the one that the agent's answer is about, and
+	// fulfilled the one that the contract fulfils.
+	generation, seen, fulfilled int64
+	// refusal is the reason with which the provider refuses, signed what the contract has; without
+	// them PolicyRefused, and what the request asks for.
+	refusal string
+	signed  *ententev1.ResourceList
+	// afterAmend is what happens at each poll after a change of the request, until it is used up.
+	afterAmend []func()
 	// pending says that the provider grants after approval, and granted that it has
 	// nothing more.
 	pending, granted bool
@@ -128,7 +137,7 @@ type fakeCluster struct {
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld() *world {
-	w := &world{clock: epoch, revision: 1}
+	w := &world{clock: epoch, revision: 1, generation: 1, seen: 1, fulfilled: 1}
 	w.consumer = &fakeCluster{w: w, id: strings.Repeat("c", 32), name: "consumer", consumer: true}
 	w.provider = &fakeCluster{w: w, id: strings.Repeat("p", 32), name: "provider"}
 	return w
@@ -385,6 +394,9 @@ func (c *fakeCluster) contract() *ententev1.Contract {
 	}
 	if w.want != nil {
 		k.Resources = w.want.GetResources()
+	}
+	if w.signed != nil {
+		k.Resources = w.signed
 	}
 	switch {
 	case w.ending >= 3:

@@ -208,7 +208,8 @@ func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering
 			return false, err
 		}
 	}
-	if _, err := c.admin.UpdatePeering(ctx, req); err != nil {
+	resp, err := c.admin.UpdatePeering(ctx, req)
+	if err != nil {
 		return false, c.call("amend "+name, err)
 	}
 	if c.dryRun {
@@ -217,7 +218,7 @@ func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering
 	}
 	c.done("Peering %s %s now", name, what)
 	if signed != nil {
-		_, err = c.revised(ctx, before, signed)
+		_, err = c.agreed(ctx, before, resp.GetPeering(), signed)
 	}
 	return false, err
 }

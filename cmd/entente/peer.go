@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 
@@ -129,11 +128,7 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 
 // remaining adds to the error of a wait that ended too early what remains, and how to end it.
 func (p *peeringRun) remaining(err error) error {
-	var coded *exit.Error
-	if !errors.As(err, &coded) || coded.Code != exit.Timeout && coded.Code != exit.Interrupted {
-		return err
-	}
-	return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents continue with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
+	return exit.Remaining(err, fmt.Sprintf("PeeringRequest %s stays, and the agents continue with it; to end it: entente unpeer --peering %s", p.request, p.request))
 }
 
 // await waits until the requested resources can be used.

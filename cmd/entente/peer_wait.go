@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/cmd/entente/internal/exit"
+	"github.com/entente-dev/entente/cmd/entente/internal/amendment"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -28,11 +26,10 @@ const (
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.local
 	asked, err := p.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
-		accepted := peering.GetAccepted()
-		if format.Refused(accepted) {
-			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the request stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
-				local.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), p.request, p.request)}
+		if format.Refused(peering) {
+			return false, "", amendment.Refused(local.label, peering, amendment.ChangeOrEnd(p.request))
 		}
+		accepted := peering.GetAccepted()
 		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + format.Why(accepted), nil
 	})
 	if err != nil {

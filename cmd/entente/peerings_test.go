@@ -1,10 +1,6 @@
 package main
 
-import (
-	"testing"
-
-	"github.com/google/go-cmp/cmp"
-)
+import "testing"
 
 func TestPeeringsShowTheResultOfEachRequest(t *testing.T) {
 	golden(t, "peerings", peered(),
@@ -51,26 +47,53 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	w = peered()
 	w.stuck = "nothing"
 	golden(t, "amend-stuck", w, []string{"amend", "provider", "--cpu", "8"})
-	w.refuse = "cpu: 8 is more than the 4 that this peer may have"
+	w.stuck, w.refuse, w.signed = "", "cpu: 8 is more than the 4 that this peer may have", list("cpu", "4", "memory", "8Gi", "pods", "110")
 	// Repeated, it asks for the same, and is refused again.
 	golden(t, "amend-refused", w, []string{"amend", "provider", "--cpu", "16"}, []string{"amend", "provider", "--cpu", "16"})
 }
 
-func TestAmendKeepsAmountsThatAreNotGiven(t *testing.T) {
-	for name, tc := range map[string]struct{ told, before, signed, want []string }{
-		"others stay":                         {[]string{"cpu", "8"}, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "4"}, []string{"cpu", "8", "memory", "8Gi"}},
-		"none of it, which has to be named":   {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"cpu", "0", "memory", "8Gi"}},
-		"none of what only the contract has":  {[]string{"pods", "0"}, []string{"cpu", "4"}, []string{"cpu", "4", "pods", "9"}, []string{"cpu", "4", "pods", "0"}},
-		"what was left to the policy is kept": {[]string{"cpu", "8"}, nil, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "8", "memory", "8Gi"}},
-		"nothing before":                      {[]string{"cpu", "8"}, nil, nil, []string{"cpu", "8"}},
-	} {
-		before := list(tc.before...)
-		got := overlay(list(tc.told...), before, list(tc.signed...))
-		if diff := cmp.Diff(list(tc.want...).GetAmounts(), got.GetAmounts()); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", name, diff)
-		}
-		if diff := cmp.Diff(list(tc.before...).GetAmounts(), before.GetAmounts()); diff != "" {
-			t.Errorf("%s: it changed what was there\n%s", name, diff)
-		}
+// An earlier request was refused, and is signed just when the next one is sent.
+func TestAmendDoesNotTakeTheRevisionOfAnEarlierRequest(t *testing.T) {
+	refused := func() *world {
+		w := peered()
+		w.want = w.consumer.ask()
+		w.want.Resources = list("cpu", "350m", "pods", "42")
+		w.signed, w.generation, w.seen = list("cpu", "300m", "pods", "42"), 2, 2
+		w.refuse = "cpu: 350m is more than the 300m that this peer may have"
+		w.afterAmend = []func(){func() {}, func() {
+			w.refuse, w.revision, w.fulfilled, w.signed = "", 2, 2, list("cpu", "350m", "pods", "42")
+		}}
+		return w
 	}
+	w := refused()
+	w.afterAmend = append(w.afterAmend, func() { w.refuse, w.refusal, w.seen = "cpu: 4 of the 64 cores are left", "CapacityExhausted", 3 })
+	golden(t, "amend-earlier-revision", w, []string{"amend", "provider", "--cpu", "64"})
+
+	w = refused()
+	w.afterAmend = append(w.afterAmend, func() { w.revision, w.fulfilled, w.seen, w.signed = 3, 3, 3, nil })
+	golden(t, "amend-both-revisions", w, []string{"amend", "provider", "--cpu", "1"})
+
+	w = refused()
+	w.afterAmend = []func(){func() { w.generation = 4 }}
+	golden(t, "amend-changed-again", w, []string{"amend", "provider", "--cpu", "1"})
+}
+
+func TestAmendWaitsForTheFirstContract(t *testing.T) {
+	w := peered()
+	w.contracted, w.fulfilled, w.refuse, w.refusal = false, 0, "it costs EUR 1 an hour", "PriceAboveCeiling"
+	w.afterAmend = []func(){func() {}, func() { w.seen = 2 }, func() {}, func() { w.refuse, w.seen, w.fulfilled = "", 3, 3 }}
+	golden(t, "amend-first-contract", w,
+		[]string{"amend", "provider", "--price-ceiling", "EUR 0.7"}, []string{"amend", "provider", "--price-ceiling", "EUR 5"},
+	)
+}
+
+func TestARefusalForLackOfCapacityEndsTheWait(t *testing.T) {
+	w := peered()
+	w.signed, w.refuse, w.refusal = list("cpu", "300m", "pods", "42"), "cpu: 64 are not left", "CapacityExhausted"
+	golden(t, "amend-capacity", w,
+		[]string{"amend", "provider", "--cpu", "64", "--memory", "1Gi"}, []string{"amend", "provider", "--cpu", "64", "--duration", "2h"},
+	)
+	w = newWorld()
+	w.joined, w.refuse, w.refusal = true, "cpu: 64 are not left", "CapacityExhausted"
+	golden(t, "peer-capacity", w, []string{"peer", "provider", "--cpu", "64"})
 }

@@ -339,6 +339,10 @@ var rules = []rule{
 	},
 
 	// What it prints and what it verifies offline knows of no cluster.
+	{packages: "cmd/entente/internal/amendment", ours: []string{
+		"api/...", "cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/format", "cmd/entente/internal/printer", "client", "gen/...", "peering/...",
+		"internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+	}},
 	{packages: "cmd/entente/internal/flags", ours: []string{"gen/...", "peering/..."}, outside: []string{"github.com/spf13/", "google.golang.org/protobuf/"}},
 	{packages: "cmd/entente/internal/printer", ours: []string{"cmd/entente/internal/flags", "gen/...", "peering/..."}, outside: []string{
 		"github.com/spf13/cobra", "google.golang.org/protobuf/", "k8s.io/client-go/util/jsonpath", "sigs.k8s.io/yaml",

@@ -361,15 +361,16 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 		NoNetwork:    request.Spec.Network == v1alpha1.NetworkNone,
 		Node:         request.Status.Node,
 		Pool:         request.Spec.Pool,
+		Generation:   request.Generation,
 	}
 	if request.Spec.ForeignCluster != "" {
 		p.Peer = "peers/" + request.Spec.ForeignCluster
 	}
 	if c := meta.FindStatusCondition(request.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
-		p.Accepted = conditionMessage(*c)
+		p.Accepted, p.AcceptedGeneration = conditionMessage(*c), c.ObservedGeneration
 	}
 	if request.Status.Contract != "" {
-		p.Contract = "contracts/" + request.Status.Contract
+		p.Contract, p.ContractGeneration = "contracts/"+request.Status.Contract, request.Status.ObservedGeneration
 		if provider := provider(request); provider != "" {
 			p.Provider = "peers/" + provider
 		}

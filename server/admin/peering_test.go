@@ -278,7 +278,7 @@ func TestValidateOnlyReturnsTheOfferAndWritesNothing(t *testing.T) {
 func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	request := func(name, to string) *v1alpha1.PeeringRequest {
 		return &v1alpha1.PeeringRequest{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1", Generation: 3},
 			Spec: v1alpha1.PeeringRequestSpec{
 				ForeignCluster: to, Network: v1alpha1.NetworkTunnel, Resources: corev1.ResourceList{"cpu": resource.MustParse("2")},
 				Renewal: v1alpha1.RenewalNever, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "1"}, Duration: &metav1.Duration{Duration: time.Hour},
@@ -288,7 +288,8 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	one, anybody := request("batch", "office"), request("any-1", "")
 	anybody.Spec.ClusterSelector = &metav1.LabelSelector{}
 	anybody.Status = v1alpha1.PeeringRequestStatus{
-		Contract: "k1", Node: "entente-k1", ForeignCluster: "lab", Conditions: []metav1.Condition{{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"}},
+		Contract: "k1", Node: "entente-k1", ForeignCluster: "lab", ObservedGeneration: 1,
+		Conditions: []metav1.Condition{{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok", ObservedGeneration: 2}},
 	}
 	a := newAdminTest(t, one, anybody, request("third", "office"))
 	c := a.alice(t)
@@ -299,7 +300,8 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	want := &ententev1.Peering{
 		Name: "peerings/any-1", Peer: "peers/-", Resources: amounts("cpu", "2"), Duration: durationpb.New(time.Hour), NoRenewal: true,
 		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "1"}, Contract: "contracts/k1", Node: "entente-k1", Provider: "peers/lab",
-		Accepted: &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"},
+		Accepted:   &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"},
+		Generation: 3, AcceptedGeneration: 2, ContractGeneration: 1,
 	}
 	if diff := cmp.Diff(want, got.GetPeering(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -34,7 +34,7 @@ func peeringFate(field protoreflect.Name) fate {
 		return fateChanges
 	case "peer":
 		return fateFixed
-	case "name", "accepted", "contract", "node", "provider":
+	case "name", "accepted", "contract", "node", "provider", "generation", "accepted_generation", "contract_generation":
 		return fateOutput
 	}
 	return fateNone

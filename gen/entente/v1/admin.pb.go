@@ -3575,9 +3575,15 @@ type Peering struct {
 	// Whether the peering has no tunnel.
 	NoNetwork bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
 	// The requested pool of the provider's nodes. It is immutable.
-	Pool          string `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Pool string `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The generation of the request, which grows with each change of what is requested.
+	Generation int64 `protobuf:"varint,13,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The generation that accepted is about; until it is the request's, accepted is about an earlier request.
+	AcceptedGeneration int64 `protobuf:"varint,14,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
+	// The generation that the contract fulfils; 0 without a contract.
+	ContractGeneration int64 `protobuf:"varint,15,opt,name=contract_generation,json=contractGeneration,proto3" json:"contract_generation,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Peering) Reset() {
@@ -3692,6 +3698,27 @@ func (x *Peering) GetPool() string {
 		return x.Pool
 	}
 	return ""
+}
+
+func (x *Peering) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Peering) GetAcceptedGeneration() int64 {
+	if x != nil {
+		return x.AcceptedGeneration
+	}
+	return 0
+}
+
+func (x *Peering) GetContractGeneration() int64 {
+	if x != nil {
+		return x.ContractGeneration
+	}
+	return 0
 }
 
 // ListPeeringsRequest asks for a page of peerings.
@@ -7220,7 +7247,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\xa9\x03\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xab\x04\n" +
 	"\aPeering\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x126\n" +
@@ -7236,7 +7263,12 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	" \x01(\tR\bprovider\x12\x1d\n" +
 	"\n" +
 	"no_network\x18\v \x01(\bR\tnoNetwork\x12\x12\n" +
-	"\x04pool\x18\f \x01(\tR\x04pool\"d\n" +
+	"\x04pool\x18\f \x01(\tR\x04pool\x12\x1e\n" +
+	"\n" +
+	"generation\x18\r \x01(\x03R\n" +
+	"generation\x12/\n" +
+	"\x13accepted_generation\x18\x0e \x01(\x03R\x12acceptedGeneration\x12/\n" +
+	"\x13contract_generation\x18\x0f \x01(\x03R\x12contractGeneration\"d\n" +
 	"\x13ListPeeringsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +

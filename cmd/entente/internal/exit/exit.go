@@ -35,7 +35,7 @@ func Codes() []Code {
 		{Usage, "wrong usage: an argument or a flag is missing or invalid"},
 		{Unhealthy, "something is wrong (info, doctor, discover, network plan, network disconnect)"},
 		{Timeout, "timed out: the message says what it was waiting for"},
-		{Refused, "refused by a policy, a price or an administrator"},
+		{Refused, "refused: by a policy, a price or an administrator, or for lack of capacity"},
 		{Interrupted, "interrupted: the clusters continue what was started"},
 	}
 }
@@ -87,6 +87,16 @@ func CodeOf(err error, interrupted bool) int {
 		return Usage
 	}
 	return Failed
+}
+
+// Remaining adds to the error of a wait that ended too early what remains; other errors stay as they
+// are.
+func Remaining(err error, what string) error {
+	var coded *Error
+	if !errors.As(err, &coded) || coded.Code != Timeout && coded.Code != Interrupted {
+		return err
+	}
+	return &Error{Code: coded.Code, Err: fmt.Errorf("%w\n  %s", err, what)}
 }
 
 // Problems returns the error of a cluster with these problems; nil without any.

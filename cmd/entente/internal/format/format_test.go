@@ -162,12 +162,19 @@ func TestStatesOfPeers(t *testing.T) {
 		}
 	}
 	for reason, want := range map[string]bool{
-		"PolicyRefused": true, "POLICY_REFUSED": true, "PriceAboveCeiling": true, "TrustDenied": true, "EndedByProvider": true,
-		"PolicyPending": false, "CapacityExhausted": false, "PeerUnreachable": false,
+		"PolicyRefused": true, "POLICY_REFUSED": true, "PriceAboveCeiling": true, "TrustDenied": true, "EndedByProvider": true, "CapacityExhausted": true,
+		"PolicyPending": false, "PeerUnreachable": false,
 	} {
-		if Refused(is("Accepted", "False", reason)) != want || Refused(is("Accepted", "True", reason)) {
+		p := &ententev1.Peering{Peer: "peers/office", Accepted: is("Accepted", "False", reason), Generation: 2, AcceptedGeneration: 2}
+		if Refused(p) != want || Refused(&ententev1.Peering{Accepted: is("Accepted", "True", reason)}) {
 			t.Errorf("waiting changes %s: %t", reason, want)
 		}
+		if p.AcceptedGeneration = 1; Refused(p) {
+			t.Errorf("%s: an earlier request's refusal counts", reason)
+		}
+	}
+	if Refused(&ententev1.Peering{Peer: "peers/-", Accepted: is("Accepted", "False", "CapacityExhausted")}) {
+		t.Error("the request to any peer is refused, although another peer may have capacity")
 	}
 }
 

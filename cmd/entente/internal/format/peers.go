@@ -219,15 +219,18 @@ func Worst(p *ententev1.Peer) string {
 	return ""
 }
 
-// Refused reports whether a condition is a refusal that waiting does not change. An
-// administrator may approve at any time, and capacity may become free.
-func Refused(c *ententev1.Condition) bool {
-	if c.GetStatus() != "False" {
+// Refused reports whether what a peering requests now was refused, and waiting does not change
+// that. An administrator may approve at any time; of several peers, another may have capacity.
+func Refused(p *ententev1.Peering) bool {
+	c := p.GetAccepted()
+	if c.GetStatus() != "False" || p.GetAcceptedGeneration() < p.GetGeneration() {
 		return false
 	}
 	switch strings.ReplaceAll(strings.ToUpper(c.GetReason()), "_", "") {
 	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER":
 		return true
+	case "CAPACITYEXHAUSTED":
+		return Short(p.GetPeer()) != AnyPeer || p.GetProvider() != ""
 	}
 	return false
 }
