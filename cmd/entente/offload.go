@@ -29,9 +29,9 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var all, move bool
 	var lost flags.PeerLost
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
-		how := "with strategy " + strategy
+		how := " with strategy " + strategy
 		if strategy == "" {
-			how = "as `entente offloadings` shows"
+			how = ": `entente offloadings` shows where its pods may run"
 		}
 		if all {
 			peers = append(peers, peerName(format.AnyPeer))
@@ -42,7 +42,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
-		r.done("Pods of namespace %s may run %s", r.argv[0], how)
+		r.done("Namespace %s is offloaded%s", r.argv[0], how)
 		if move {
 			r.done("Those that run where they no longer may are moved: `entente offloadings` shows how many are left")
 		}
