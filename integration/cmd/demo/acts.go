@@ -370,10 +370,8 @@ func (d *demo) record(ctx context.Context) error {
 
 func (d *demo) unpeer(ctx context.Context) error {
 	w := d.world
-	if _, err := d.entente(ctx, w.Home, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes"); err != nil {
-		return err
-	}
-	if err := w.Each(ctx, func(ctx context.Context, s *e2e.Side) error { return s.Unpeered(ctx, e2e.Scheduled) }); err != nil {
+	// With --forget alone nothing is drained: it ends at once.
+	if _, err := d.entente(ctx, w.Home, "unpeer", w.Abroad.Name, "--yes"); err != nil {
 		return err
 	}
 	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, namespace, map[string]string{"app": web}, replicas)
@@ -387,7 +385,10 @@ func (d *demo) unpeer(ctx context.Context) error {
 		return err
 	}
 	d.step.Fact("all %d replicas run at home", replicas)
-	return nil
+	if _, err := d.entente(ctx, w.Home, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes"); err != nil {
+		return err
+	}
+	return w.Each(ctx, func(ctx context.Context, s *e2e.Side) error { return s.Unpeered(ctx, e2e.Scheduled) })
 }
 
 func (d *demo) remove(ctx context.Context) error {
@@ -474,7 +475,8 @@ FOUND
   LAB cut A-B;  kubectl get nodes -w
   LAB heal
 
-  # the end
+  # the end: what runs abroad comes home, then the trust ends
+  bin/entente unpeer PEER
   bin/entente unpeer --remote-kubeconfig MILAN --forget
   LAB down`))
 	return nil

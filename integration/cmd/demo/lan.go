@@ -53,7 +53,7 @@ func (d *demo) lanActs(name string) []act {
 // lanEnds are the acts at the end.
 func (d *demo) lanEnds() []act {
 	return []act{
-		{"The end", "A cluster that leaves says goodbye: pods that run abroad come home.", "Delete the application", d.remove},
+		{"The end", "The application goes first. Then a cluster that leaves says goodbye, and the peering ends on both sides.", "Delete the application", d.remove},
 		{"", "", "Uninstall with helm", d.uninstall},
 		{"", "", "Prove that nothing is left", d.nothingLeft},
 		{"", "", "Take the clusters away", d.takeDown},
