@@ -61,12 +61,12 @@ help: ## List the targets
 ##@ See it
 
 .PHONY: demo
-demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, step by step (KEEP=1 keeps them running)
+demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, step by step (KEEP=1 keeps them running until the next demo)
 	@cd integration && go build -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo
 
 .PHONY: demo-lan
-demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 keeps them running)
+demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 keeps them running until the next demo)
 	@cd integration && go build -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo -lan
 

@@ -6,7 +6,7 @@
 // With -lan the clusters are on one LAN and know the secret of a group: they peer by
 // themselves.
 //
-// With KEEP=1 it leaves the clusters up, peered, and suggests what to try.
+// With KEEP=1 it leaves the clusters up, peered, and suggests what to try. The next run removes them first.
 package main
 
 import (
@@ -80,10 +80,10 @@ type result struct {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	name := flags.String("lab", or(os.Getenv("ENTENTE_LAB_NAME"), "demo"), "name of the lab to make")
+	name := flags.String("lab", or(os.Getenv("ENTENTE_LAB_NAME"), "demo"), "name of the lab to make; one of that name is removed first")
 	onLAN := flags.Bool("lan", false, "two clusters on one LAN, which peer by themselves")
 	kubernetes := flags.String("kubernetes", "", "version of Kubernetes, as of lab up: 1.37, 1.34, 1.33 or 1.32")
-	keep := flags.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running (KEEP=1)")
+	keep := flags.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running (KEEP=1); the next run removes it first, unless it has another -lab")
 	output := flags.String("o", "", "json: write the steps' times and the memory used to the FILE that follows the flags")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (d *demo) acts(name string) []act {
 func (d *demo) ends() []act {
 	return []act{
 		{
-			"The end", "Either side can end it at any time. What runs abroad is drained first and comes home.",
+			"The end", "Either side can end it at any time. First the contract: what runs abroad is drained and comes home. Then the trust.",
 			"Unpeer", d.unpeer,
 		},
 		{"", "", "Delete the application", d.remove},
