@@ -225,7 +225,7 @@ func podError(err error, pod peering.ObjectRef) error {
 	case errors.As(err, &own):
 		return own
 	case apierrors.IsNotFound(err):
-		return &peering.Error{Reason: peering.ReasonPodUnknown, Message: pod.String() + " is not here, or not any more", Err: err}
+		return &peering.Error{Reason: peering.ReasonPodUnknown, Message: pod.String() + " is not at the provider, or not any more", Err: err}
 	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
 		return &peering.Error{Reason: peering.ReasonRequestInvalid, Message: peering.Text(err.Error(), peering.MaxMessageLen), Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

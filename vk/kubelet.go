@@ -21,7 +21,6 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -235,6 +234,8 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("pod %s/%s is not on a virtual node of this agent", t.namespace, t.pod), http.StatusNotFound)
 	case t.container != "" && !hasContainer(pod, t.container):
 		http.Error(w, fmt.Sprintf("container %s not found in pod %s/%s", t.container, t.namespace, t.pod), http.StatusNotFound)
+	case pod != nil && !node.took(pod):
+		http.Error(w, podstatus.NotTaken(pod, t.container), http.StatusBadRequest)
 	case t.verb == "metrics" || t.verb == "stats":
 		k.measure(w, r, t)
 	default:
@@ -321,7 +322,7 @@ func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node 
 		h.GetContainerLogs = func(ctx context.Context, _, _, container string, o vkapi.ContainerLogOpts) (io.ReadCloser, error) {
 			logs, err := node.cfg.Streams.Logs(ctx, ref, logOptions(container, r.URL.Query(), o, time.Now()))
 			if err != nil {
-				return nil, remoteError(pod, err)
+				return nil, err
 			}
 			if o.Follow {
 				out.Flush() // the caller learns that it is connected, not only when a line comes
@@ -374,12 +375,12 @@ func (k *Kubelet) runningPods() []*corev1.Pod {
 	return out
 }
 
-// remoteError turns a provider's error into one for which the library sends the right status.
-func remoteError(pod *corev1.Pod, err error) error {
-	if !podstatus.Offloaded(pod) {
-		return errdefs.NotFound(fmt.Sprintf("pod %s/%s has not started at the provider (%s): %v", pod.Namespace, pod.Name, pod.Status.Reason, err))
-	}
-	return err
+// took reports whether the provider took a pod, as its status at home says, or the provider, which knows first.
+func (n *Node) took(pod *corev1.Pod) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := n.state[string(pod.UID)]
+	return podstatus.Offloaded(pod) || st != nil && st.remote != nil
 }
 
 // logOptions returns the options of a request for logs. The library does not distinguish a tail of

@@ -33,6 +33,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -573,5 +574,46 @@ func TestParseTarget(t *testing.T) {
 		if _, got := parseTarget(path); got != want {
 			t.Errorf("parseTarget(%q) = %v", path, got)
 		}
+	}
+}
+
+// A caller learns why a pod has no containers yet, as from a kubelet, and not that the provider does not know it.
+func TestAPodThatWasNotTakenSaysWhy(t *testing.T) {
+	e := newEndpoint(t)
+	e.remote.logs = func(context.Context, peering.ObjectRef, peering.LogOptions) (io.ReadCloser, error) {
+		return nil, peering.Errorf(peering.ReasonPodUnknown, "it is not here")
+	}
+	n := e.another(t, "depot")
+	e.kubelet.Add(n)
+	const why = "NotOffloadable: spec.hostNetwork is a namespace of the provider's node"
+	for name, status := range map[string]corev1.PodStatus{
+		"refused": {Phase: corev1.PodPending, Reason: "NotOffloadable", Message: "spec.hostNetwork is a namespace of the provider's node"},
+		"new":     {},
+	} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)},
+			Spec:       corev1.PodSpec{NodeName: "depot", Containers: []corev1.Container{{Name: "c"}}}, Status: status,
+		}
+		if err := n.pods.GetStore().Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"/containerLogs/shop/refused/c":            `container "c" in pod "refused" is waiting to start: ` + why,
+		"/exec/shop/refused/c?command=sh&output=1": `container "c" in pod "refused" is waiting to start: ` + why,
+		"/attach/shop/refused/c?output=1":          `container "c" in pod "refused" is waiting to start: ` + why,
+		"/portForward/shop/refused":                `pod "refused" is waiting to start: ` + why,
+		"/containerLogs/shop/new/c":                `container "c" in pod "new" is waiting to start: the provider has not taken it yet`,
+	} {
+		if code, got := e.get(t, e.as(t, "apiserver"), path); code != http.StatusBadRequest || strings.TrimSpace(got) != want {
+			t.Errorf("%s gives %d %q, want %d %q", path, code, got, http.StatusBadRequest, want)
+		}
+	}
+	// Its status at home may be late.
+	n.mu.Lock()
+	n.podState(peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "new", UID: "new"}).remote = &corev1.PodStatus{Phase: corev1.PodRunning}
+	n.mu.Unlock()
+	if code, got := e.get(t, e.as(t, "apiserver"), "/containerLogs/shop/new/c"); code == http.StatusBadRequest || !strings.Contains(got, "it is not here") {
+		t.Errorf("a pod that runs gives %d %q, want what the provider says", code, got)
 	}
 }

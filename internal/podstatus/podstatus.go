@@ -1,6 +1,7 @@
 package podstatus
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -459,6 +460,22 @@ func Terminal(p corev1.PodPhase) bool {
 func Offloaded(pod *corev1.Pod) bool {
 	c := Condition(pod.Status.Conditions, api.PodOffloaded)
 	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// NotTaken says, as a kubelet does of a container that has not started, why the provider has not taken a pod. Without
+// a container it is about the pod.
+func NotTaken(pod *corev1.Pod, container string) string {
+	what := fmt.Sprintf("pod %q", pod.Name)
+	if container != "" {
+		what = fmt.Sprintf("container %q in %s", container, what)
+	}
+	if Terminal(pod.Status.Phase) {
+		what += " never started"
+	} else {
+		what += " is waiting to start"
+	}
+	why := slices.DeleteFunc([]string{pod.Status.Reason, pod.Status.Message}, func(s string) bool { return s == "" })
+	return what + ": " + cmp.Or(strings.Join(why, ": "), "the provider has not taken it yet")
 }
 
 // Condition returns the condition of a type, or nil.
