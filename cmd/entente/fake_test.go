@@ -46,6 +46,8 @@ type world struct {
 	cutOff  bool
 	pods    int32
 	noDrain bool
+	// lost says that the session with the peer was lost.
+	lost bool
 	// introduced says that they know each other without approval, decision what
 	// was decided.
 	introduced bool
@@ -306,7 +308,7 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	}
 	p.Conditions = append(p.Conditions,
 		condition("Trusted", hops["Trusted"], awaits, "the clusters have not joined"),
-		condition("Connected", hops["Connected"], "NoSession", "cannot connect to provider.example:7443: connection refused"),
+		condition("Connected", hops["Connected"] && !w.lost, "NoSession", "cannot connect to provider.example:7443: connection refused"),
 		network,
 		condition("Offloading", hops["Offloading"] && open, "NodeStarting", "the virtual node is starting"),
 	)

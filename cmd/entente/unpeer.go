@@ -240,7 +240,8 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 	if u.flags.atOnce() {
 		hint = "see the Contract's conditions: kubectl get contracts -o yaml"
 	}
-	return u.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+	away := false
+	err := u.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		peer, err := s.find(ctx, s.peer)
 		if err != nil {
 			return false, "", err
@@ -250,8 +251,16 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 			return true, "", nil
 		}
 		_, pods := format.NodesAndPods(open)
-		return false, fmt.Sprintf("%s to close; %s left", format.IDs(open), format.Count(pods, "pod")), nil
+		waiting := fmt.Sprintf("%s to close; %s left", format.IDs(open), format.Count(pods, "pod"))
+		if away = format.StatusOf(peer, v1alpha1.ConditionConnected) == "False"; away {
+			waiting += "; the peer is not connected" + format.Because(peer, v1alpha1.ConditionConnected)
+		}
+		return false, waiting, nil
 	})
+	if away {
+		return exit.Remaining(err, "while the peer is not connected, pods there do not end: see `entente info peer "+s.peer+"`, and `entente doctor`")
+	}
+	return err
 }
 
 // awaitNodes waits until the virtual nodes are gone, if the caller may read

@@ -47,6 +47,12 @@ func TestUnpeerReportsASlowDrain(t *testing.T) {
 	golden(t, "unpeer-stuck", w, []string{"unpeer", "provider"})
 }
 
+func TestUnpeerReportsThatThePeerIsAway(t *testing.T) {
+	w := peered()
+	w.noDrain, w.lost = true, true
+	golden(t, "unpeer-away", w, []string{"unpeer", "provider"})
+}
+
 func TestUnpeerNowAsksForConfirmation(t *testing.T) {
 	for _, flag := range []string{"--now", "--forget"} {
 		for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
