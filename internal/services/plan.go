@@ -51,7 +51,7 @@ func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	case s.peer == nil:
 		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s: correct spec.foreignCluster", name))
 	case s.contract == "":
-		return no(true, api.ReasonNoContract, fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
+		return no(true, api.ReasonNoContract, fmt.Sprintf("no contract with %[1]s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it; one that is older does so from its next revision, as after `entente amend %[1]s` with another amount", name))
 	case s.last == nil && !Passes(s.peer):
 		return no(true, "NetworkDown", down)
 	case s.last == nil:
