@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -383,40 +382,28 @@ func (r *Requests) trySelected(
 			}
 		}
 	}
-	ordered, refusals := r.compare(ctx, request, peers, ask)
+	ordered, refusals, dear := r.compare(ctx, request, peers, ask)
 	for _, fc := range ordered {
 		err := try(ctx, fc, ask)
 		if err == nil || !definite(peering.AsError(err)) {
 			return err
 		}
 		refusals = append(refusals, fc.Name+": "+peering.AsError(err).Error())
+		if peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
+			dear++
+		}
 	}
 	request.Status.ForeignCluster = ""
-	if len(peers) == 0 {
-		return peering.Errorf(peering.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
-	}
-	return peering.Errorf(peering.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
-}
-
-// listed joins the first reasons for a message.
-func listed(reasons []string) string {
-	const most = 5
-	if len(reasons) == 0 {
-		return ""
-	}
-	text := ": " + strings.Join(reasons[:min(len(reasons), most)], "; ")
-	if n := len(reasons) - most; n > 0 {
-		text += fmt.Sprintf("; and %d more", n)
-	}
-	return text
+	return market.NoneGrants(request, len(peers), dear, refusals, not)
 }
 
 // compare asks several providers concurrently what they offer. It returns those that grant what is asked
-// for, cheapest first, and why the others do not.
-func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
+// for, cheapest first, why the others do not, and how many of these cost more than the ceiling.
+func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest, peers []*v1alpha1.ForeignCluster, ask peering.Ask) (ordered []*v1alpha1.ForeignCluster, no []string, dear int) {
 	type previewResult struct {
 		hourly peering.Money
 		no     string
+		dear   bool
 	}
 	results := make([]previewResult, len(peers))
 	var group errgroup.Group
@@ -425,7 +412,7 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 		group.Go(func() error {
 			offer, err := r.quote(ctx, request, fc, ask, nil, previewTimeout)
 			if err != nil {
-				results[i].no = peering.AsError(err).Error()
+				results[i].no, results[i].dear = peering.AsError(err).Error(), peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling
 				return nil
 			}
 			if results[i].hourly, err = offer.Price.Hourly(offer.Resources); err != nil {
@@ -437,8 +424,10 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 	_ = group.Wait() // each keeps its own error
 	var would []*v1alpha1.ForeignCluster
 	var candidates []market.Candidate
-	var no []string
 	for i, fc := range peers {
+		if results[i].dear {
+			dear++
+		}
 		if results[i].no != "" {
 			no = append(no, fc.Name+": "+results[i].no)
 			continue
@@ -449,11 +438,11 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 		}
 		would, candidates = append(would, fc), append(candidates, c)
 	}
-	ordered := make([]*v1alpha1.ForeignCluster, 0, len(would))
+	ordered = make([]*v1alpha1.ForeignCluster, 0, len(would))
 	for _, i := range market.Cheapest(candidates, ask.PriceCeiling.Currency) {
 		ordered = append(ordered, would[i])
 	}
-	return ordered, no
+	return ordered, no, dear
 }
 
 // contract makes a contract with one provider and stores it. commit is called before this side's signature is sent

@@ -412,6 +412,37 @@ func TestRequestOfAHintReportsItsNewName(t *testing.T) {
 	}
 }
 
+// TestARequestOfAnyPeerSaysWhyNoneGrantsIt: a ceiling that is too low is not a lack of capacity.
+func TestARequestOfAnyPeerSaysWhyNoneGrantsIt(t *testing.T) {
+	t.Parallel()
+	anyPeer := func(s *v1alpha1.PeeringRequest) {
+		s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{}
+		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.01"}
+	}
+	dear, dearer := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}
+	for name, tc := range map[string]struct {
+		request func(*v1alpha1.PeeringRequest)
+		sellers map[string]*seller
+		reason  string
+		says    string
+	}{
+		"all are too dear":    {anyPeer, map[string]*seller{"a": dear, "b": dearer}, "PriceAboveCeiling", "the price is above the ceiling at all 2 clusters that can be asked: "},
+		"one has nothing":     {anyPeer, map[string]*seller{"a": dear, "b": {refuses: peering.ReasonCapacityExhausted}}, "CapacityExhausted", "no trusted cluster grants it: "},
+		"nobody can be asked": {anyPeer, nil, "PeerUnknown", "no trusted cluster can be asked"},
+		"those selected have nothing": {
+			choosing,
+			map[string]*seller{"b": {refuses: peering.ReasonCapacityExhausted}},
+			"CapacityExhausted",
+			"no cluster that spec.clusterSelector selects grants it: ",
+		},
+	} {
+		s, held := newRequestsBench(t, requestFor(tc.request), tc.sellers).look(t)
+		if c := accepted(s); len(held) > 0 || c.Reason != tc.reason || !strings.HasPrefix(c.Message, tc.says) {
+			t.Errorf("%s: the condition is %+v, want %s, %q", name, c, tc.reason, tc.says)
+		}
+	}
+}
+
 func TestFirstProviderThatStillGrantsIsTaken(t *testing.T) {
 	t.Parallel()
 	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}

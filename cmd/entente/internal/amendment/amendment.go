@@ -131,10 +131,9 @@ func (a *Amendment) granted() string {
 	return strings.Join(pairs, ",")
 }
 
-// Refused is the error that the provider refuses what a peering asks for.
+// Refused is the error that what a peering asks for is refused.
 func Refused(label string, p *ententev1.Peering, next string) error {
-	why := printer.Clean(p.GetAccepted().GetReason() + format.Why(p.GetAccepted()))
-	return &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  %s", label, why, next)}
+	return &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) %s\n  %s", label, printer.Clean(format.Refusal(p.GetAccepted())), next)}
 }
 
 // ChangeOrEnd says what to do about a request that has no contract.

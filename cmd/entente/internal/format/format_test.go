@@ -178,6 +178,18 @@ func TestStatesOfPeers(t *testing.T) {
 	}
 }
 
+func TestARefusalNamesTheSideThatRefuses(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		"PriceAboveCeiling": "the price is above the ceiling of this request: no",
+		"PolicyRefused":     "the provider refuses: PolicyRefused: no",
+	} {
+		if got := Refusal(&ententev1.Condition{Status: "False", Reason: reason, Message: "no"}); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+}
+
 func TestNamesAndTextsAreFormatted(t *testing.T) {
 	t.Parallel()
 	granted := &ententev1.Peer{Contracts: []*ententev1.Contract{

@@ -235,6 +235,14 @@ func Refused(p *ententev1.Peering) bool {
 	return false
 }
 
+// Refusal says why a request is refused: by the provider, or since it costs more than it may.
+func Refusal(c *ententev1.Condition) string {
+	if c.GetReason() == "PriceAboveCeiling" {
+		return "the price is above the ceiling of this request" + Why(c)
+	}
+	return "the provider refuses: " + c.GetReason() + Why(c)
+}
+
 // TunnelFacts says what carries a tunnel, and its round trip: " (kernel WireGuard, ...)".
 func TunnelFacts(t *ententev1.Tunnel) string {
 	var facts []string
