@@ -64,6 +64,16 @@ func TestPeerWithAClusterThatHasJoined(t *testing.T) {
 	sent(t, w.consumer, "CreatePeering peers/provider : cpu 4, memory 8Gi, nvidia.com/gpu 1 for 24h0m0s at most EUR 0.5 no-network=true no-renewal=true nodes=kubernetes.io/arch=arm64 peers= storage=[fast] runtime=[gvisor] id=")
 }
 
+// Of what a request does not name beside other amounts, its contract has nothing.
+func TestPeerSaysWhatTheContractLacks(t *testing.T) {
+	w := newWorld()
+	w.joined, w.signed = true, list("cpu", "2", "pods", "5")
+	out, errOut, code := w.run(t, "", "peer", "provider", "--cpu", "2")
+	if want := "NOTE   (local) the contract has no memory: "; code != exit.OK || !strings.Contains(out, want) || !strings.Contains(out, "entente amend provider --memory AMOUNT") {
+		t.Errorf("exit %d, want %q\n%s%s", code, want, out, errOut)
+	}
+}
+
 func TestPeerTakesTheCheapestOfAll(t *testing.T) {
 	w := newWorld()
 	w.joined = true
