@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +34,7 @@ func (c *caller) Invoke(ctx context.Context, method string, args, reply any, opt
 		return err
 	}
 	defer c.leave()
-	return conn.Invoke(ctx, method, args, reply, opts...)
+	return ownReason(conn.Invoke(ctx, method, args, reply, opts...))
 }
 
 func (c *caller) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -46,9 +47,19 @@ func (c *caller) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 	stream, err := conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		leave()
-		return nil, err
+		return nil, ownReason(err)
 	}
 	return stream, nil
+}
+
+// ownReason removes from an error what gRPC writes before why there is no session: no name was to be resolved.
+func ownReason(err error) error {
+	st := status.Convert(err)
+	reason := strings.TrimPrefix(strings.TrimPrefix(st.Message(), "latest balancer error: "), "name resolver error: ")
+	if reason == st.Message() {
+		return err
+	}
+	return status.Error(st.Code(), reason)
 }
 
 // enter begins a call.

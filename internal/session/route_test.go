@@ -123,10 +123,19 @@ func TestCallsFailWithTheCurrentReason(t *testing.T) {
 		var err error
 		eventually(t, "calls say "+want, func() bool {
 			_, err = who(t.Context(), a, b)
-			return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "no session with "+string(b.id)) && strings.Contains(err.Error(), want)
+			return status.Code(err) == codes.Unavailable && strings.HasPrefix(status.Convert(err).Message(), "no session with "+string(b.id)) && strings.Contains(err.Error(), want)
 		})
 	}
 	says("waiting for it to come up")
+	const reason = "no session with "
+	if _, err := a.Conn(b.id).NewStream(t.Context(), &testService.Streams[0], "/test.Test/Tail"); !strings.HasPrefix(status.Convert(err).Message(), reason) {
+		t.Errorf("a stream fails with %v", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := who(short, a, b, grpc.WaitForReady(true)); status.Code(err) != codes.DeadlineExceeded || !strings.HasPrefix(status.Convert(err).Message(), reason) {
+		t.Errorf("a call that waits fails with %v", err)
+	}
 	for i := range 3 {
 		a.failed(b.id, fmt.Errorf("try %d", i))
 		says(fmt.Sprintf("try %d", i))
