@@ -96,7 +96,19 @@ type NamespaceOffloadingSpec struct {
 	// +kubebuilder:default=Denied
 	// +optional
 	HomeAPI HomeAPI `json:"homeAPI,omitempty"`
+	// openTo is the other offloaded namespaces whose pods abroad may use the Services of this one, as its own pods
+	// abroad may; "*" stands for all. Its endpoints in this cluster are opened, on their ports. Absent means none.
+	// A change applies at once.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?|\*)$`
+	// +optional
+	// +listType=set
+	OpenTo []string `json:"openTo,omitempty"`
 }
+
+// AllNamespaces stands in openTo for all offloaded namespaces.
+const AllNamespaces = "*"
 
 // HomeAPI is whether pods abroad may call the API server of their home.
 // +kubebuilder:validation:Enum=Denied;Allowed

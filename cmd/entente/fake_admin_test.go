@@ -523,6 +523,9 @@ func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNa
 	if a := r.GetHomeApi(); a != "" {
 		lost += " home API " + a
 	}
+	if o := r.GetOpenTo(); o != nil {
+		lost += fmt.Sprintf(" open to %v", o.GetNamespaces())
+	}
 	leave, err := c.enter("OffloadNamespace %s %s %s %v%s", r.GetNamespace(), r.GetPodStrategy(), cmp.Or(r.GetRemoteName(), r.GetNameMapping()), r.GetPeers(), lost)
 	defer leave()
 	return &ententev1.OffloadNamespaceResponse{}, err

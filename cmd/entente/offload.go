@@ -28,6 +28,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var peers []string
 	var all, move bool
 	var lost flags.PeerLost
+	var open flags.Namespaces
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		how := " with strategy " + strategy
 		if strategy == "" {
@@ -38,6 +39,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 		}
 		req := &ententev1.OffloadNamespaceRequest{
 			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(), HomeApi: homeAPI,
+			OpenTo: open.List,
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
@@ -56,6 +58,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they no longer may (default: unchanged; with --strategy or --peer, and at first, they stay until they end)")
 	cmd.Flags().Var(&lost, "peer-lost", "What happens to pods in a provider that does not respond: keep, evict=DURATION or fence=DURATION (default: unchanged, and keep at first)")
 	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: unchanged, and Denied at first)", "Denied", "Allowed")
+	cmd.Flags().Var(&open, "open-to", "Another offloaded `namespace` whose pods abroad may use the Services of this one; may be repeated; * is all, and \"\" none (default: unchanged, and none at first)")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }

@@ -108,6 +108,7 @@ type agent struct {
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared
 	startup   exposure.Startup
+	openings  exposure.Openings
 	// published is where this cluster is published in DNS; nil if it is not.
 	published atomic.Pointer[[]admin.DNSPublication]
 
@@ -271,7 +272,7 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 	reconciler := &namespaces.Reconciler{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Evict:          a.evict, States: a.nodes.states, Starts: a.nodes.starts, Changed: a.nodes.namespacesChanged, Events: a.events, NotPlaced: a.placed.Problem,
+		Evict:          a.evict, States: a.nodes.states, Starts: a.nodes.starts, Changed: a.namespacesChanged, Events: a.events, NotPlaced: a.placed.Problem,
 	}
 	back := &handback.Reconciler{Client: a.mgr.GetClient(), Direct: a.mgr.GetAPIReader(), Events: a.events, Now: time.Now}
 	return errors.Join(reconciler.SetupWithManager(a.mgr), back.SetupWithManager(a.mgr))

@@ -19,8 +19,11 @@ import (
 // exposed returns what a peer may reach: as a consumer the pods that it runs here, as a provider what our pods
 // there need.
 func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error) {
-	var own exposure.Reachable
-	var err error
+	opened, err := a.opened(ctx)
+	own := exposure.Reachable{Opened: opened}
+	if err != nil {
+		return nil, err
+	}
 	if own.Pods, _, err = a.states.Prefixes(ctx); err != nil {
 		return nil, err
 	}
@@ -57,6 +60,22 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 	}
 	directly, err := a.directly.Exposed(ctx, a.addresses.peer(peer))
 	return append(out, directly...), err
+}
+
+// opened returns the namespaces whose Services are open to pods of others.
+func (a *agent) opened(ctx context.Context) (exposure.Opened, error) {
+	var all v1alpha1.NamespaceOffloadingList
+	err := a.mgr.GetClient().List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy) // they are only read
+	return exposure.OpenedBy(all.Items), err
+}
+
+// namespacesChanged notifies the virtual nodes that the offloaded namespaces may have changed, and updates the tunnels
+// if what they open did.
+func (a *agent) namespacesChanged() {
+	a.nodes.namespacesChanged()
+	if now, err := a.opened(context.Background()); err == nil && a.openings.Changed(now) { //nolint:forbidigo // a read from a cache does not block
+		a.wakePeers()
+	}
 }
 
 // servedChanged updates the tunnels to the peers that a consumer names as those whose pods reach its pods here.

@@ -20,8 +20,8 @@ import (
 )
 
 // Exposure is what a provider may reach here because of one contract: the ports of the Services that were sent to
-// it, each from the pods of the same namespace that it runs for us. It is derived from the objects that cross, so
-// it can be neither more nor less than that.
+// it, each from the pods that it runs for us of the same namespace, and of those that it is open to. It is derived
+// from the objects that cross, so it can be neither more nor less than that.
 type Exposure struct {
 	Contract string
 	// Changed is called when the exposure may have changed.
@@ -264,6 +264,8 @@ func (e *Exposure) learn() {
 type Reachable struct {
 	Pods  []netip.Prefix
 	Hosts []allow.Host
+	// Opened is the namespaces whose Services are open to pods of others.
+	Opened Opened
 	// Thirds is the addresses of this cluster's pods in other peers that the peer may reach
 	// through it, by these peers' IDs and by namespace.
 	Thirds map[string]map[string][]netip.Addr
@@ -289,9 +291,9 @@ func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 		}
 	}
 	out = e.passed(from, own.Thirds)
-	for namespace, open := range to {
-		if len(from[namespace]) > 0 {
-			out = append(out, allow.Exposed{Contract: e.Contract, Namespace: namespace, From: from[namespace], To: open})
+	for namespace, pods := range from {
+		if open := own.Opened.destinations(namespace, to); len(pods) > 0 && len(open) > 0 {
+			out = append(out, allow.Exposed{Contract: e.Contract, Namespace: namespace, From: pods, To: open})
 		}
 	}
 	return out, e.known

@@ -84,6 +84,9 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 	if req.GetMove() {
 		want.Misplaced = v1alpha1.MisplacedMove
 	}
+	for _, namespace := range req.GetOpenTo().GetNamespaces() {
+		want.OpenTo = append(want.OpenTo, openToOf(namespaceName(namespace), anyNamespace, v1alpha1.AllNamespaces))
+	}
 	if p := req.GetPeerLost(); p != nil {
 		want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostAction(p.GetAction())}
 		if after := p.GetAfter(); after != nil {
@@ -91,6 +94,17 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 		}
 	}
 	return want
+}
+
+// anyNamespace means all namespaces, in namespaces/-.
+const anyNamespace = "-"
+
+// openToOf returns a namespace's name, and for all namespaces what stands for them elsewhere.
+func openToOf(namespace, all, there string) string {
+	if namespace == all {
+		return there
+	}
+	return namespace
 }
 
 // keepUnset sets what a request leaves out to what it is. Whether pods are moved belongs to where they may run: a
@@ -101,6 +115,9 @@ func keepUnset(want, old *v1alpha1.NamespaceOffloadingSpec, req *ententev1.Offlo
 	}
 	if len(req.GetPeers()) == 0 {
 		want.ClusterSelector = old.ClusterSelector
+	}
+	if req.GetOpenTo() == nil {
+		want.OpenTo = old.OpenTo
 	}
 	want.PodStrategy = cmp.Or(want.PodStrategy, old.PodStrategy)
 	want.Unschedulable = old.Unschedulable // this call cannot set it
@@ -189,6 +206,9 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	}
 	if p := o.Status.Misplaced; p != nil {
 		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message
+	}
+	for _, namespace := range o.Spec.OpenTo {
+		m.OpenTo = append(m.OpenTo, "namespaces/"+openToOf(namespace, v1alpha1.AllNamespaces, anyNamespace))
 	}
 	if p := o.Spec.PeerLost; p != nil {
 		m.PeerLost = &ententev1.PeerLost{Action: string(p.Action)}

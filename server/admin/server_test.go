@@ -1134,7 +1134,11 @@ func TestAnOffloadingKeepsWhatACallLeavesOut(t *testing.T) {
 		{"a lost peer", &ententev1.OffloadNamespaceRequest{PeerLost: &ententev1.PeerLost{Action: "Keep"}}, func() {
 			want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}
 		}},
+		{"to whom it is open", &ententev1.OffloadNamespaceRequest{OpenTo: &ententev1.NamespaceList{Namespaces: []string{"namespaces/bank", "namespaces/-"}}}, func() {
+			want.OpenTo = []string{"bank", "*"}
+		}},
 		{"nothing", &ententev1.OffloadNamespaceRequest{}, func() {}},
+		{"that it is open to none", &ententev1.OffloadNamespaceRequest{OpenTo: &ententev1.NamespaceList{}}, func() { want.OpenTo = nil }},
 		{"the strategy, and so that pods stay", &ententev1.OffloadNamespaceRequest{PodStrategy: "LocalAndRemote"}, func() {
 			want.PodStrategy, want.Misplaced = v1alpha1.StrategyLocalAndRemote, v1alpha1.MisplacedStay
 		}},

@@ -2130,7 +2130,10 @@ type OffloadNamespaceRequest struct {
 	RemoteName string `protobuf:"bytes,7,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
 	// Whether its pods that opt in may call this cluster's API server from where they run:
 	// Denied (initially) or Allowed. Unset leaves it unchanged.
-	HomeApi       string `protobuf:"bytes,8,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
+	HomeApi string `protobuf:"bytes,8,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
+	// The other offloaded namespaces whose pods abroad may use its Services, as its own pods abroad
+	// may. An empty list opens it to none, as initially. Unset leaves it unchanged.
+	OpenTo        *NamespaceList `protobuf:"bytes,9,opt,name=open_to,json=openTo,proto3" json:"open_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2221,6 +2224,59 @@ func (x *OffloadNamespaceRequest) GetHomeApi() string {
 	return ""
 }
 
+func (x *OffloadNamespaceRequest) GetOpenTo() *NamespaceList {
+	if x != nil {
+		return x.OpenTo
+	}
+	return nil
+}
+
+// NamespaceList lists namespaces.
+type NamespaceList struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each is namespaces/NAME; namespaces/- stands for all.
+	Namespaces    []string `protobuf:"bytes,1,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespaceList) Reset() {
+	*x = NamespaceList{}
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespaceList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespaceList) ProtoMessage() {}
+
+func (x *NamespaceList) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespaceList.ProtoReflect.Descriptor instead.
+func (*NamespaceList) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NamespaceList) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 // PeerLost configures what happens to pods at a provider that does not respond.
 type PeerLost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2236,7 +2292,7 @@ type PeerLost struct {
 
 func (x *PeerLost) Reset() {
 	*x = PeerLost{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2304,7 @@ func (x *PeerLost) String() string {
 func (*PeerLost) ProtoMessage() {}
 
 func (x *PeerLost) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2317,7 @@ func (x *PeerLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLost.ProtoReflect.Descriptor instead.
 func (*PeerLost) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeerLost) GetAction() string {
@@ -2287,7 +2343,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2355,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2368,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -2328,7 +2384,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2396,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2409,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -2383,7 +2439,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2451,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2464,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -2451,14 +2507,17 @@ type Offloading struct {
 	// What happens to its pods at a provider that does not respond.
 	PeerLost *PeerLost `protobuf:"bytes,10,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
 	// Whether its pods that opt in may call this cluster's API server: Denied or Allowed.
-	HomeApi       string `protobuf:"bytes,11,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
+	HomeApi string `protobuf:"bytes,11,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
+	// The other namespaces whose pods abroad may use its Services, as namespaces/NAME; namespaces/-
+	// stands for all.
+	OpenTo        []string `protobuf:"bytes,12,rep,name=open_to,json=openTo,proto3" json:"open_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2529,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2542,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -2563,6 +2622,13 @@ func (x *Offloading) GetHomeApi() string {
 	return ""
 }
 
+func (x *Offloading) GetOpenTo() []string {
+	if x != nil {
+		return x.OpenTo
+	}
+	return nil
+}
+
 // OffloadingInCluster is the state of an offloaded namespace at one provider, under one
 // contract.
 type OffloadingInCluster struct {
@@ -2587,7 +2653,7 @@ type OffloadingInCluster struct {
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2665,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2678,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -2668,7 +2734,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2680,7 +2746,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2693,7 +2759,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2712,7 +2778,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2790,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2803,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2753,7 +2819,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +2831,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +2844,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2808,7 +2874,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +2886,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +2899,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2867,7 +2933,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +2945,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +2958,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Token) GetName() string {
@@ -2934,7 +3000,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3012,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3025,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2978,7 +3044,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3056,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3069,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 // IntroducePeerRequest names the cluster to introduce this one to.
@@ -3024,7 +3090,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3102,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3115,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -3091,7 +3157,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3169,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3182,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -3139,7 +3205,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3151,7 +3217,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3164,7 +3230,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -3192,7 +3258,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3270,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3283,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -3238,7 +3304,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3316,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3329,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -3284,7 +3350,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3362,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3375,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -3328,7 +3394,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3406,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3419,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 // WatchPeersResponse is a peer, at the start of the watch or after a change.
@@ -3372,7 +3438,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3450,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3463,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -3432,7 +3498,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3510,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3523,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -3486,7 +3552,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3498,7 +3564,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3511,7 +3577,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -3588,7 +3654,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +3666,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +3679,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Peering) GetName() string {
@@ -3734,7 +3800,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +3812,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3759,7 +3825,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3789,7 +3855,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +3867,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +3880,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3842,7 +3908,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3920,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3933,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3888,7 +3954,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3900,7 +3966,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3913,7 +3979,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3940,7 +4006,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4018,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4031,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -4004,7 +4070,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4016,7 +4082,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4029,7 +4095,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -4057,7 +4123,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4135,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4148,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -4101,7 +4167,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4113,7 +4179,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4126,7 +4192,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 // PendingRequest is a peer's request that waits for an administrator's approval.
@@ -4158,7 +4224,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4236,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4249,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -4271,7 +4337,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4349,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4296,7 +4362,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -4333,7 +4399,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4345,7 +4411,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4358,7 +4424,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -4386,7 +4452,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4398,7 +4464,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4411,7 +4477,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -4430,7 +4496,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4442,7 +4508,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4455,7 +4521,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -4469,7 +4535,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4481,7 +4547,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4494,7 +4560,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -4513,7 +4579,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4525,7 +4591,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4538,7 +4604,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 // TestPolicyRequest is a hypothetical request of a peer.
@@ -4568,7 +4634,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +4646,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +4659,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -4670,7 +4736,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4682,7 +4748,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4695,7 +4761,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -4726,7 +4792,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4738,7 +4804,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4751,7 +4817,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4800,7 +4866,7 @@ type GetNetworkStatusRequest struct {
 
 func (x *GetNetworkStatusRequest) Reset() {
 	*x = GetNetworkStatusRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4812,7 +4878,7 @@ func (x *GetNetworkStatusRequest) String() string {
 func (*GetNetworkStatusRequest) ProtoMessage() {}
 
 func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4825,7 +4891,7 @@ func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetNetworkStatusRequest) GetPeer() string {
@@ -4851,7 +4917,7 @@ type GetNetworkStatusResponse struct {
 
 func (x *GetNetworkStatusResponse) Reset() {
 	*x = GetNetworkStatusResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +4929,7 @@ func (x *GetNetworkStatusResponse) String() string {
 func (*GetNetworkStatusResponse) ProtoMessage() {}
 
 func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +4942,7 @@ func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetNetworkStatusResponse) GetPaths() []*NetworkPath {
@@ -4940,7 +5006,7 @@ type NetworkPath struct {
 
 func (x *NetworkPath) Reset() {
 	*x = NetworkPath{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4952,7 +5018,7 @@ func (x *NetworkPath) String() string {
 func (*NetworkPath) ProtoMessage() {}
 
 func (x *NetworkPath) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4965,7 +5031,7 @@ func (x *NetworkPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPath.ProtoReflect.Descriptor instead.
 func (*NetworkPath) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *NetworkPath) GetPeer() string {
@@ -5097,7 +5163,7 @@ type NetworkNode struct {
 
 func (x *NetworkNode) Reset() {
 	*x = NetworkNode{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5109,7 +5175,7 @@ func (x *NetworkNode) String() string {
 func (*NetworkNode) ProtoMessage() {}
 
 func (x *NetworkNode) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5122,7 +5188,7 @@ func (x *NetworkNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkNode.ProtoReflect.Descriptor instead.
 func (*NetworkNode) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *NetworkNode) GetName() string {
@@ -5240,7 +5306,7 @@ type NetworkFinding struct {
 
 func (x *NetworkFinding) Reset() {
 	*x = NetworkFinding{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5252,7 +5318,7 @@ func (x *NetworkFinding) String() string {
 func (*NetworkFinding) ProtoMessage() {}
 
 func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5265,7 +5331,7 @@ func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkFinding.ProtoReflect.Descriptor instead.
 func (*NetworkFinding) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *NetworkFinding) GetReason() string {
@@ -5307,7 +5373,7 @@ type RotatePresharedKeyRequest struct {
 
 func (x *RotatePresharedKeyRequest) Reset() {
 	*x = RotatePresharedKeyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5319,7 +5385,7 @@ func (x *RotatePresharedKeyRequest) String() string {
 func (*RotatePresharedKeyRequest) ProtoMessage() {}
 
 func (x *RotatePresharedKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5332,7 +5398,7 @@ func (x *RotatePresharedKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePresharedKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotatePresharedKeyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RotatePresharedKeyRequest) GetName() string {
@@ -5355,7 +5421,7 @@ type RotatePresharedKeyResponse struct {
 
 func (x *RotatePresharedKeyResponse) Reset() {
 	*x = RotatePresharedKeyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5367,7 +5433,7 @@ func (x *RotatePresharedKeyResponse) String() string {
 func (*RotatePresharedKeyResponse) ProtoMessage() {}
 
 func (x *RotatePresharedKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5380,7 +5446,7 @@ func (x *RotatePresharedKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePresharedKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotatePresharedKeyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RotatePresharedKeyResponse) GetPeers() []string {
@@ -5408,7 +5474,7 @@ type RotateNodeKeysRequest struct {
 
 func (x *RotateNodeKeysRequest) Reset() {
 	*x = RotateNodeKeysRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5420,7 +5486,7 @@ func (x *RotateNodeKeysRequest) String() string {
 func (*RotateNodeKeysRequest) ProtoMessage() {}
 
 func (x *RotateNodeKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5433,7 +5499,7 @@ func (x *RotateNodeKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateNodeKeysRequest.ProtoReflect.Descriptor instead.
 func (*RotateNodeKeysRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RotateNodeKeysRequest) GetNodes() []string {
@@ -5456,7 +5522,7 @@ type RotateNodeKeysResponse struct {
 
 func (x *RotateNodeKeysResponse) Reset() {
 	*x = RotateNodeKeysResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5468,7 +5534,7 @@ func (x *RotateNodeKeysResponse) String() string {
 func (*RotateNodeKeysResponse) ProtoMessage() {}
 
 func (x *RotateNodeKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5481,7 +5547,7 @@ func (x *RotateNodeKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateNodeKeysResponse.ProtoReflect.Descriptor instead.
 func (*RotateNodeKeysResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RotateNodeKeysResponse) GetNodes() []string {
@@ -5511,7 +5577,7 @@ type PlanNetworkRequest struct {
 
 func (x *PlanNetworkRequest) Reset() {
 	*x = PlanNetworkRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5523,7 +5589,7 @@ func (x *PlanNetworkRequest) String() string {
 func (*PlanNetworkRequest) ProtoMessage() {}
 
 func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5536,7 +5602,7 @@ func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkRequest.ProtoReflect.Descriptor instead.
 func (*PlanNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PlanNetworkRequest) GetPeer() string {
@@ -5564,7 +5630,7 @@ type PlanNetworkResponse struct {
 
 func (x *PlanNetworkResponse) Reset() {
 	*x = PlanNetworkResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5576,7 +5642,7 @@ func (x *PlanNetworkResponse) String() string {
 func (*PlanNetworkResponse) ProtoMessage() {}
 
 func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5589,7 +5655,7 @@ func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkResponse.ProtoReflect.Descriptor instead.
 func (*PlanNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PlanNetworkResponse) GetPlans() []*NetworkPlan {
@@ -5629,7 +5695,7 @@ type NetworkPlan struct {
 
 func (x *NetworkPlan) Reset() {
 	*x = NetworkPlan{}
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5641,7 +5707,7 @@ func (x *NetworkPlan) String() string {
 func (*NetworkPlan) ProtoMessage() {}
 
 func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5654,7 +5720,7 @@ func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlan.ProtoReflect.Descriptor instead.
 func (*NetworkPlan) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *NetworkPlan) GetPeer() string {
@@ -5747,7 +5813,7 @@ type PlannedTransit struct {
 
 func (x *PlannedTransit) Reset() {
 	*x = PlannedTransit{}
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5759,7 +5825,7 @@ func (x *PlannedTransit) String() string {
 func (*PlannedTransit) ProtoMessage() {}
 
 func (x *PlannedTransit) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5772,7 +5838,7 @@ func (x *PlannedTransit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedTransit.ProtoReflect.Descriptor instead.
 func (*PlannedTransit) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PlannedTransit) GetCluster() string {
@@ -5823,7 +5889,7 @@ type PlannedGateway struct {
 
 func (x *PlannedGateway) Reset() {
 	*x = PlannedGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5835,7 +5901,7 @@ func (x *PlannedGateway) String() string {
 func (*PlannedGateway) ProtoMessage() {}
 
 func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5848,7 +5914,7 @@ func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedGateway.ProtoReflect.Descriptor instead.
 func (*PlannedGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PlannedGateway) GetName() string {
@@ -5884,7 +5950,7 @@ type PlannedAlias struct {
 
 func (x *PlannedAlias) Reset() {
 	*x = PlannedAlias{}
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5896,7 +5962,7 @@ func (x *PlannedAlias) String() string {
 func (*PlannedAlias) ProtoMessage() {}
 
 func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5909,7 +5975,7 @@ func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedAlias.ProtoReflect.Descriptor instead.
 func (*PlannedAlias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PlannedAlias) GetPrefix() string {
@@ -5956,7 +6022,7 @@ type GetNetworkParametersRequest struct {
 
 func (x *GetNetworkParametersRequest) Reset() {
 	*x = GetNetworkParametersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5968,7 +6034,7 @@ func (x *GetNetworkParametersRequest) String() string {
 func (*GetNetworkParametersRequest) ProtoMessage() {}
 
 func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5981,7 +6047,7 @@ func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
 }
 
 // GetNetworkParametersResponse contains this cluster's parameters.
@@ -5995,7 +6061,7 @@ type GetNetworkParametersResponse struct {
 
 func (x *GetNetworkParametersResponse) Reset() {
 	*x = GetNetworkParametersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6007,7 +6073,7 @@ func (x *GetNetworkParametersResponse) String() string {
 func (*GetNetworkParametersResponse) ProtoMessage() {}
 
 func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6020,7 +6086,7 @@ func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetNetworkParametersResponse) GetParameters() *NetworkParameters {
@@ -6048,7 +6114,7 @@ type NetworkParameters struct {
 
 func (x *NetworkParameters) Reset() {
 	*x = NetworkParameters{}
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6060,7 +6126,7 @@ func (x *NetworkParameters) String() string {
 func (*NetworkParameters) ProtoMessage() {}
 
 func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6073,7 +6139,7 @@ func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkParameters.ProtoReflect.Descriptor instead.
 func (*NetworkParameters) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *NetworkParameters) GetClusterId() string {
@@ -6119,7 +6185,7 @@ type InBandGateway struct {
 
 func (x *InBandGateway) Reset() {
 	*x = InBandGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6131,7 +6197,7 @@ func (x *InBandGateway) String() string {
 func (*InBandGateway) ProtoMessage() {}
 
 func (x *InBandGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6144,7 +6210,7 @@ func (x *InBandGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBandGateway.ProtoReflect.Descriptor instead.
 func (*InBandGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *InBandGateway) GetName() string {
@@ -6181,7 +6247,7 @@ type ConnectInBandRequest struct {
 
 func (x *ConnectInBandRequest) Reset() {
 	*x = ConnectInBandRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6193,7 +6259,7 @@ func (x *ConnectInBandRequest) String() string {
 func (*ConnectInBandRequest) ProtoMessage() {}
 
 func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6206,7 +6272,7 @@ func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandRequest.ProtoReflect.Descriptor instead.
 func (*ConnectInBandRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ConnectInBandRequest) GetParameters() *NetworkParameters {
@@ -6234,7 +6300,7 @@ type ConnectInBandResponse struct {
 
 func (x *ConnectInBandResponse) Reset() {
 	*x = ConnectInBandResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6246,7 +6312,7 @@ func (x *ConnectInBandResponse) String() string {
 func (*ConnectInBandResponse) ProtoMessage() {}
 
 func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6259,7 +6325,7 @@ func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandResponse.ProtoReflect.Descriptor instead.
 func (*ConnectInBandResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ConnectInBandResponse) GetPeer() *Peer {
@@ -6284,7 +6350,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6296,7 +6362,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6309,7 +6375,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -6346,7 +6412,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6358,7 +6424,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6371,7 +6437,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -6399,7 +6465,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6411,7 +6477,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6424,7 +6490,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -6445,7 +6511,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6457,7 +6523,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6470,7 +6536,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -6493,7 +6559,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6505,7 +6571,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6518,7 +6584,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -6546,7 +6612,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6558,7 +6624,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6571,7 +6637,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -6596,7 +6662,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6608,7 +6674,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6621,7 +6687,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -6658,7 +6724,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6670,7 +6736,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6683,7 +6749,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -6740,7 +6806,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6752,7 +6818,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6765,7 +6831,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Usage) GetContract() string {
@@ -6868,7 +6934,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[96]
+	mi := &file_entente_v1_admin_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6880,7 +6946,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[96]
+	mi := &file_entente_v1_admin_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6893,7 +6959,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{97}
 }
 
 // RolloverIdentityResponse describes the new root certificate.
@@ -6909,7 +6975,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[97]
+	mi := &file_entente_v1_admin_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6921,7 +6987,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[97]
+	mi := &file_entente_v1_admin_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6934,7 +7000,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{97}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -7151,7 +7217,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xec\x03\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xa0\x04\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12B\n" +
@@ -7161,7 +7227,12 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12L\n" +
 	"\vremote_name\x18\a \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\n" +
 	"remoteName\x123\n" +
-	"\bhome_api\x18\b \x01(\tB\x18\xbaH\x15r\x13R\x00R\x06DeniedR\aAllowedR\ahomeApi\"n\n" +
+	"\bhome_api\x18\b \x01(\tB\x18\xbaH\x15r\x13R\x00R\x06DeniedR\aAllowedR\ahomeApi\x122\n" +
+	"\aopen_to\x18\t \x01(\v2\x19.entente.v1.NamespaceListR\x06openTo\"q\n" +
+	"\rNamespaceList\x12`\n" +
+	"\n" +
+	"namespaces\x18\x01 \x03(\tB@\xbaH=\x92\x01:\x10@\x18\x01\"4r2\x18P2.^namespaces/([a-z0-9]([-a-z0-9]*[a-z0-9])?|-)$R\n" +
+	"namespaces\"n\n" +
 	"\bPeerLost\x121\n" +
 	"\x06action\x18\x01 \x01(\tB\x19\xbaH\x16r\x14R\x04KeepR\x05EvictR\x05FenceR\x06action\x12/\n" +
 	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\"\x1a\n" +
@@ -7172,7 +7243,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"{\n" +
 	"\x17ListOffloadingsResponse\x128\n" +
 	"\voffloadings\x18\x01 \x03(\v2\x16.entente.v1.OffloadingR\voffloadings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbc\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd5\x03\n" +
 	"\n" +
 	"Offloading\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
@@ -7187,7 +7258,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\x121\n" +
 	"\tpeer_lost\x18\n" +
 	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12\x19\n" +
-	"\bhome_api\x18\v \x01(\tR\ahomeApi\"\xc7\x01\n" +
+	"\bhome_api\x18\v \x01(\tR\ahomeApi\x12\x17\n" +
+	"\aopen_to\x18\f \x03(\tR\x06openTo\"\xc7\x01\n" +
 	"\x13OffloadingInCluster\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +
@@ -7572,7 +7644,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 108)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -7598,289 +7670,291 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*EndPeeringRequest)(nil),                     // 21: entente.v1.EndPeeringRequest
 	(*EndPeeringResponse)(nil),                    // 22: entente.v1.EndPeeringResponse
 	(*OffloadNamespaceRequest)(nil),               // 23: entente.v1.OffloadNamespaceRequest
-	(*PeerLost)(nil),                              // 24: entente.v1.PeerLost
-	(*OffloadNamespaceResponse)(nil),              // 25: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 26: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 27: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 28: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 29: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 30: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 31: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 32: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 33: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 34: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 35: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 36: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 37: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 38: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 39: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 40: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 41: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 42: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 43: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 44: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 45: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 46: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 47: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 48: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 49: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 50: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 51: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 52: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 53: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 54: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 55: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 56: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 57: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 58: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 59: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 60: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 61: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 62: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 63: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 64: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 65: entente.v1.PolicyTest
-	(*GetNetworkStatusRequest)(nil),               // 66: entente.v1.GetNetworkStatusRequest
-	(*GetNetworkStatusResponse)(nil),              // 67: entente.v1.GetNetworkStatusResponse
-	(*NetworkPath)(nil),                           // 68: entente.v1.NetworkPath
-	(*NetworkNode)(nil),                           // 69: entente.v1.NetworkNode
-	(*NetworkFinding)(nil),                        // 70: entente.v1.NetworkFinding
-	(*RotatePresharedKeyRequest)(nil),             // 71: entente.v1.RotatePresharedKeyRequest
-	(*RotatePresharedKeyResponse)(nil),            // 72: entente.v1.RotatePresharedKeyResponse
-	(*RotateNodeKeysRequest)(nil),                 // 73: entente.v1.RotateNodeKeysRequest
-	(*RotateNodeKeysResponse)(nil),                // 74: entente.v1.RotateNodeKeysResponse
-	(*PlanNetworkRequest)(nil),                    // 75: entente.v1.PlanNetworkRequest
-	(*PlanNetworkResponse)(nil),                   // 76: entente.v1.PlanNetworkResponse
-	(*NetworkPlan)(nil),                           // 77: entente.v1.NetworkPlan
-	(*PlannedTransit)(nil),                        // 78: entente.v1.PlannedTransit
-	(*PlannedGateway)(nil),                        // 79: entente.v1.PlannedGateway
-	(*PlannedAlias)(nil),                          // 80: entente.v1.PlannedAlias
-	(*GetNetworkParametersRequest)(nil),           // 81: entente.v1.GetNetworkParametersRequest
-	(*GetNetworkParametersResponse)(nil),          // 82: entente.v1.GetNetworkParametersResponse
-	(*NetworkParameters)(nil),                     // 83: entente.v1.NetworkParameters
-	(*InBandGateway)(nil),                         // 84: entente.v1.InBandGateway
-	(*ConnectInBandRequest)(nil),                  // 85: entente.v1.ConnectInBandRequest
-	(*ConnectInBandResponse)(nil),                 // 86: entente.v1.ConnectInBandResponse
-	(*ListContractsRequest)(nil),                  // 87: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 88: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 89: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 90: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 91: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 92: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 93: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 94: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 95: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 96: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 97: entente.v1.RolloverIdentityResponse
-	nil,                                           // 98: entente.v1.Peer.LabelsEntry
-	nil,                                           // 99: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 100: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 101: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 102: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 103: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 104: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 105: entente.v1.Usage.StatedEntry
-	nil,                                           // 106: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 107: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 108: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 109: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 110: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 111: entente.v1.PriceList
-	(*Money)(nil),                                 // 112: entente.v1.Money
-	(*Advertisement)(nil),                         // 113: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 114: google.protobuf.FieldMask
+	(*NamespaceList)(nil),                         // 24: entente.v1.NamespaceList
+	(*PeerLost)(nil),                              // 25: entente.v1.PeerLost
+	(*OffloadNamespaceResponse)(nil),              // 26: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 27: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 28: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 29: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 30: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 31: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 32: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 33: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 34: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 35: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 36: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 37: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 38: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 39: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 40: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 41: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 42: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 43: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 44: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 45: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 46: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 47: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 48: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 49: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 50: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 51: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 52: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 53: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 54: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 55: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 56: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 57: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 58: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 59: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 60: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 61: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 62: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 63: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 64: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 65: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 66: entente.v1.PolicyTest
+	(*GetNetworkStatusRequest)(nil),               // 67: entente.v1.GetNetworkStatusRequest
+	(*GetNetworkStatusResponse)(nil),              // 68: entente.v1.GetNetworkStatusResponse
+	(*NetworkPath)(nil),                           // 69: entente.v1.NetworkPath
+	(*NetworkNode)(nil),                           // 70: entente.v1.NetworkNode
+	(*NetworkFinding)(nil),                        // 71: entente.v1.NetworkFinding
+	(*RotatePresharedKeyRequest)(nil),             // 72: entente.v1.RotatePresharedKeyRequest
+	(*RotatePresharedKeyResponse)(nil),            // 73: entente.v1.RotatePresharedKeyResponse
+	(*RotateNodeKeysRequest)(nil),                 // 74: entente.v1.RotateNodeKeysRequest
+	(*RotateNodeKeysResponse)(nil),                // 75: entente.v1.RotateNodeKeysResponse
+	(*PlanNetworkRequest)(nil),                    // 76: entente.v1.PlanNetworkRequest
+	(*PlanNetworkResponse)(nil),                   // 77: entente.v1.PlanNetworkResponse
+	(*NetworkPlan)(nil),                           // 78: entente.v1.NetworkPlan
+	(*PlannedTransit)(nil),                        // 79: entente.v1.PlannedTransit
+	(*PlannedGateway)(nil),                        // 80: entente.v1.PlannedGateway
+	(*PlannedAlias)(nil),                          // 81: entente.v1.PlannedAlias
+	(*GetNetworkParametersRequest)(nil),           // 82: entente.v1.GetNetworkParametersRequest
+	(*GetNetworkParametersResponse)(nil),          // 83: entente.v1.GetNetworkParametersResponse
+	(*NetworkParameters)(nil),                     // 84: entente.v1.NetworkParameters
+	(*InBandGateway)(nil),                         // 85: entente.v1.InBandGateway
+	(*ConnectInBandRequest)(nil),                  // 86: entente.v1.ConnectInBandRequest
+	(*ConnectInBandResponse)(nil),                 // 87: entente.v1.ConnectInBandResponse
+	(*ListContractsRequest)(nil),                  // 88: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 89: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 90: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 91: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 92: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 93: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 94: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 95: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 96: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 97: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 98: entente.v1.RolloverIdentityResponse
+	nil,                                           // 99: entente.v1.Peer.LabelsEntry
+	nil,                                           // 100: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 101: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 102: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 103: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 104: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 105: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 106: entente.v1.Usage.StatedEntry
+	nil,                                           // 107: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 108: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 109: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 110: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 111: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 112: entente.v1.PriceList
+	(*Money)(nil),                                 // 113: entente.v1.Money
+	(*Advertisement)(nil),                         // 114: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 115: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	107, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	108, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	107, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	108, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	108, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	98,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	109, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	99,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	107, // 9: entente.v1.Sighting.last_seen_time:type_name -> google.protobuf.Timestamp
-	107, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	109, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	109, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	107, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	110, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	110, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	107, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	107, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	111, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	107, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	107, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	109, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	99,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	100, // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	108, // 9: entente.v1.Sighting.last_seen_time:type_name -> google.protobuf.Timestamp
+	108, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	110, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	110, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	108, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	111, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	111, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	108, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	108, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	112, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	108, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	108, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	110, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	100, // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	101, // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	107, // 25: entente.v1.PresharedKey.first_use_time:type_name -> google.protobuf.Timestamp
-	107, // 26: entente.v1.PresharedKey.rotation_start_time:type_name -> google.protobuf.Timestamp
-	107, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	107, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	108, // 25: entente.v1.PresharedKey.first_use_time:type_name -> google.protobuf.Timestamp
+	108, // 26: entente.v1.PresharedKey.rotation_start_time:type_name -> google.protobuf.Timestamp
+	108, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	108, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	107, // 31: entente.v1.DNSDomain.last_response_time:type_name -> google.protobuf.Timestamp
-	107, // 32: entente.v1.DNSDomain.error_start_time:type_name -> google.protobuf.Timestamp
-	107, // 33: entente.v1.DNSPublication.last_confirmed_time:type_name -> google.protobuf.Timestamp
+	108, // 31: entente.v1.DNSDomain.last_response_time:type_name -> google.protobuf.Timestamp
+	108, // 32: entente.v1.DNSDomain.error_start_time:type_name -> google.protobuf.Timestamp
+	108, // 33: entente.v1.DNSPublication.last_confirmed_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	109, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	107, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	110, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	108, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	110, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	109, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	112, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	101, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	102, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	113, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	24,  // 45: entente.v1.OffloadNamespaceRequest.peer_lost:type_name -> entente.v1.PeerLost
-	109, // 46: entente.v1.PeerLost.after:type_name -> google.protobuf.Duration
-	28,  // 47: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	29,  // 48: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	107, // 49: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	24,  // 50: entente.v1.Offloading.peer_lost:type_name -> entente.v1.PeerLost
-	109, // 51: entente.v1.OffloadingInCluster.fence:type_name -> google.protobuf.Duration
-	34,  // 52: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	107, // 53: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	107, // 54: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 55: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 56: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 57: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 58: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	107, // 59: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	110, // 60: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	109, // 61: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	112, // 62: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 63: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	47,  // 64: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	47,  // 65: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	47,  // 66: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	114, // 67: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	47,  // 68: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	113, // 69: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	110, // 70: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	109, // 71: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	112, // 72: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	107, // 73: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	103, // 74: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	56,  // 75: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	110, // 76: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	109, // 77: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	104, // 78: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	112, // 79: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	65,  // 80: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	113, // 81: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	68,  // 82: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
-	69,  // 83: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	109, // 84: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	107, // 85: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
-	70,  // 86: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	107, // 87: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
-	0,   // 88: entente.v1.NetworkNode.conditions:type_name -> entente.v1.Condition
-	107, // 89: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
-	107, // 90: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
-	77,  // 91: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	79,  // 92: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	79,  // 93: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	80,  // 94: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	80,  // 95: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	78,  // 96: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
-	83,  // 97: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
-	84,  // 98: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
-	83,  // 99: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
-	1,   // 100: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
-	4,   // 101: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 102: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 103: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	95,  // 104: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	107, // 105: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	107, // 106: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	105, // 107: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	106, // 108: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	112, // 109: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	112, // 110: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	107, // 111: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	107, // 112: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 113: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 114: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 115: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 116: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	32,  // 117: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	35,  // 118: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 119: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	37,  // 120: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	39,  // 121: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	41,  // 122: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	43,  // 123: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	45,  // 124: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 125: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	48,  // 126: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	50,  // 127: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	52,  // 128: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	54,  // 129: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	57,  // 130: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	59,  // 131: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	61,  // 132: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	63,  // 133: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	66,  // 134: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	75,  // 135: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	71,  // 136: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	73,  // 137: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	81,  // 138: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
-	85,  // 139: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
-	87,  // 140: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	89,  // 141: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	91,  // 142: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	93,  // 143: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	96,  // 144: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 145: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 146: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	26,  // 147: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	30,  // 148: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 149: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 150: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 151: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 152: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	33,  // 153: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	36,  // 154: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 155: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	38,  // 156: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	40,  // 157: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	42,  // 158: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	44,  // 159: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	46,  // 160: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 161: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	49,  // 162: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	51,  // 163: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	53,  // 164: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	55,  // 165: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	58,  // 166: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	60,  // 167: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	62,  // 168: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	64,  // 169: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	67,  // 170: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	76,  // 171: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	72,  // 172: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	74,  // 173: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	82,  // 174: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
-	86,  // 175: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
-	88,  // 176: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	90,  // 177: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	92,  // 178: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	94,  // 179: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	97,  // 180: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 181: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	25,  // 182: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	27,  // 183: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	31,  // 184: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	149, // [149:185] is the sub-list for method output_type
-	113, // [113:149] is the sub-list for method input_type
-	113, // [113:113] is the sub-list for extension type_name
-	113, // [113:113] is the sub-list for extension extendee
-	0,   // [0:113] is the sub-list for field type_name
+	111, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	110, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	113, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	102, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	103, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	114, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	25,  // 45: entente.v1.OffloadNamespaceRequest.peer_lost:type_name -> entente.v1.PeerLost
+	24,  // 46: entente.v1.OffloadNamespaceRequest.open_to:type_name -> entente.v1.NamespaceList
+	110, // 47: entente.v1.PeerLost.after:type_name -> google.protobuf.Duration
+	29,  // 48: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	30,  // 49: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	108, // 50: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	25,  // 51: entente.v1.Offloading.peer_lost:type_name -> entente.v1.PeerLost
+	110, // 52: entente.v1.OffloadingInCluster.fence:type_name -> google.protobuf.Duration
+	35,  // 53: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	108, // 54: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	108, // 55: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 56: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 57: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 58: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 59: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	108, // 60: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	111, // 61: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	110, // 62: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	113, // 63: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 64: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	48,  // 65: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	48,  // 66: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	48,  // 67: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	115, // 68: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	48,  // 69: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	114, // 70: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	111, // 71: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	110, // 72: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	113, // 73: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	108, // 74: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	104, // 75: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	57,  // 76: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	111, // 77: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	110, // 78: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	105, // 79: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	113, // 80: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	66,  // 81: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	114, // 82: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	69,  // 83: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
+	70,  // 84: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
+	110, // 85: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	108, // 86: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
+	71,  // 87: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
+	108, // 88: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
+	0,   // 89: entente.v1.NetworkNode.conditions:type_name -> entente.v1.Condition
+	108, // 90: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
+	108, // 91: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
+	78,  // 92: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	80,  // 93: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	80,  // 94: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	81,  // 95: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	81,  // 96: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	79,  // 97: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
+	84,  // 98: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	85,  // 99: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	84,  // 100: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 101: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 102: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 103: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 104: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	96,  // 105: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	108, // 106: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	108, // 107: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	106, // 108: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	107, // 109: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	113, // 110: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	113, // 111: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	108, // 112: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	108, // 113: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 114: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 115: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 116: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 117: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	33,  // 118: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	36,  // 119: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 120: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	38,  // 121: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	40,  // 122: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	42,  // 123: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	44,  // 124: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	46,  // 125: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 126: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	49,  // 127: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	51,  // 128: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	53,  // 129: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	55,  // 130: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	58,  // 131: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	60,  // 132: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	62,  // 133: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	64,  // 134: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	67,  // 135: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	76,  // 136: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	72,  // 137: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	74,  // 138: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	82,  // 139: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	86,  // 140: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	88,  // 141: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	90,  // 142: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	92,  // 143: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	94,  // 144: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	97,  // 145: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 146: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 147: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	27,  // 148: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	31,  // 149: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 150: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 151: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 152: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 153: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	34,  // 154: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	37,  // 155: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 156: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	39,  // 157: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	41,  // 158: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	43,  // 159: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	45,  // 160: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	47,  // 161: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 162: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	50,  // 163: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	52,  // 164: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	54,  // 165: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	56,  // 166: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	59,  // 167: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	61,  // 168: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	63,  // 169: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	65,  // 170: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	68,  // 171: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	77,  // 172: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	73,  // 173: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	75,  // 174: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	83,  // 175: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	87,  // 176: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	89,  // 177: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	91,  // 178: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	93,  // 179: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	95,  // 180: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	98,  // 181: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 182: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	26,  // 183: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	28,  // 184: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	32,  // 185: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	150, // [150:186] is the sub-list for method output_type
+	114, // [114:150] is the sub-list for method input_type
+	114, // [114:114] is the sub-list for extension type_name
+	114, // [114:114] is the sub-list for extension extendee
+	0,   // [0:114] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -7895,7 +7969,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   107,
+			NumMessages:   108,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

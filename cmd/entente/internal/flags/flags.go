@@ -97,6 +97,43 @@ func (p *PeerLost) Proto() *ententev1.PeerLost {
 	return &ententev1.PeerLost{Action: p.action, After: p.after.Proto()}
 }
 
+// Namespaces is a flag with names of namespaces, which may be repeated: * is all of them, and an empty value none.
+type Namespaces struct {
+	// List is nil where the flag was not given.
+	List *ententev1.NamespaceList
+}
+
+func (n *Namespaces) String() string {
+	names := make([]string, 0, len(n.List.GetNamespaces()))
+	for _, name := range n.List.GetNamespaces() {
+		names = append(names, strings.TrimPrefix(name, "namespaces/"))
+	}
+	return strings.Join(names, ",")
+}
+
+// Type implements pflag.Value.
+func (*Namespaces) Type() string { return "namespace" }
+
+// Set implements pflag.Value.
+func (n *Namespaces) Set(s string) error {
+	if n.List == nil {
+		n.List = &ententev1.NamespaceList{}
+	}
+	if s == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(s, ",") {
+		switch {
+		case name == "*":
+			name = "-"
+		case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || strings.Trim(name, "-") != name:
+			return fmt.Errorf("%q: want a namespace, * for all, or an empty value for none", name)
+		}
+		n.List.Namespaces = append(n.List.Namespaces, "namespaces/"+name)
+	}
+	return nil
+}
+
 // Timeout is the flag that limits how long a command waits.
 type Timeout struct{ Duration }
 

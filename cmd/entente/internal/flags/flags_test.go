@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,31 @@ func TestDurationsArePositive(t *testing.T) {
 	var unset Duration
 	if unset.Proto() != nil || unset.String() != "" {
 		t.Errorf("a flag that was not given is %v", unset.Proto())
+	}
+}
+
+func TestNamespacesAreNamesOrAllOrNone(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"shop": "shop", "shop bank": "shop,bank", "shop,bank": "shop,bank", "*": "-", "": "", " shop": "shop", "Shop": "error", "a,,b": "error", "shop/x": "error", "-": "error", "shop *": "shop,-",
+	} {
+		var n Namespaces
+		if n.List != nil {
+			t.Fatal("a flag that was not given lists namespaces")
+		}
+		var err error
+		for word := range strings.SplitSeq(text, " ") {
+			err = errors.Join(err, n.Set(word))
+		}
+		if want == "error" {
+			if err == nil {
+				t.Errorf("%q is accepted: %s", text, n.String())
+			}
+			continue
+		}
+		if err != nil || n.List == nil || n.String() != want {
+			t.Errorf("%q is %q, %v; want %q", text, n.String(), err, want)
+		}
 	}
 }
 
