@@ -119,7 +119,7 @@ func (a *Amendment) granted() string {
 		if _, has := amounts[name]; !has {
 			amounts[name] = "0"
 		}
-		same = same && amounts[name] == amount
+		same = same && format.SameAmount(amounts[name], amount)
 	}
 	if same {
 		return ""

@@ -33,6 +33,7 @@ func TestTheWayBackNamesWhatChanged(t *testing.T) {
 	}{
 		"nothing":           {},
 		"amounts":           {func(p *ententev1.Peering) { p.Resources = list("cpu", "2") }, "cpu 2", "entente amend batch --resources cpu=1"},
+		"the same amount":   {change: func(p *ententev1.Peering) { p.Resources = list("cpu", "1000m") }},
 		"another amount":    {func(p *ententev1.Peering) { p.Resources = list("cpu", "1", "memory", "1Gi") }, "cpu 1, memory 1Gi", "entente amend batch --resources cpu=1,memory=0"},
 		"the price ceiling": {func(p *ententev1.Peering) { p.PriceCeiling = nil }, "a price ceiling of any", `entente amend batch --price-ceiling "EUR 1"`},
 		"the duration":      {func(p *ententev1.Peering) { p.Duration = durationpb.New(2 * time.Hour) }, "a duration of 2h", "entente amend batch --duration 1h0m0s"},

@@ -45,6 +45,27 @@ func TestTimesAreForPeople(t *testing.T) {
 	}
 }
 
+func TestAmountsAreTheSameHoweverTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		a, b string
+		want bool
+	}{
+		{"0.5", "500m", true},
+		{"8Gi", "8192Mi", true},
+		{"1Gi", "1073741824", true},
+		{"1Gi", "1G", false},
+		{"", "", true},
+		{"", "0", false},
+		{"much", "much", true},
+		{"much", "1", false},
+	} {
+		if got := SameAmount(tc.a, tc.b); got != tc.want {
+			t.Errorf("%q and %q: got %t", tc.a, tc.b, got)
+		}
+	}
+}
+
 func TestAmountsAndPrices(t *testing.T) {
 	t.Parallel()
 	amounts := &ententev1.ResourceList{Amounts: map[string]string{"nvidia.com/gpu": "1", "pods": "110", "memory": "8Gi", "cpu": "4", "a.b/c": "2"}}

@@ -110,6 +110,13 @@ func OfPool(pool, amounts string) string {
 // Amounts lists resources by name, the usual ones first.
 func Amounts(r *ententev1.ResourceList) string { return Listed(r.GetAmounts()) }
 
+// SameAmount reports whether two amounts are equal, however they are written.
+func SameAmount(a, b string) bool {
+	x, err := peering.ParseQuantity(a)
+	y, otherErr := peering.ParseQuantity(b)
+	return a == b || err == nil && otherErr == nil && x.Cmp(y) == 0
+}
+
 // Briefly lists CPU and memory, and the number of other resources besides pods.
 func Briefly(r *ententev1.ResourceList) string {
 	var parts []string
