@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -14,8 +13,6 @@ type askFlags struct {
 	duration     flags.Duration
 	priceCeiling flags.Money
 	ask          ententev1.CreatePeeringRequest
-	// given reports whether any flag names something in particular.
-	given bool
 }
 
 func (f *askFlags) add(cmd *cobra.Command) {
@@ -36,7 +33,6 @@ func (f *askFlags) addRenewal(cmd *cobra.Command) {
 // request is what the flags ask for, without the peer.
 func (f *askFlags) request() *ententev1.CreatePeeringRequest {
 	f.ask.Resources, f.ask.Duration, f.ask.PriceCeiling = f.resources.Proto(), f.duration.Proto(), f.priceCeiling.Amount
-	f.given = proto.Size(&f.ask) > 0
 	return &f.ask
 }
 

@@ -161,15 +161,15 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 		c.w.goingDown--
 		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider", "ending": "true"}}
 		return nil, wire.Status(e).Err()
+	case c.w.asked:
+		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider"}}
+		return nil, wire.Status(e).Err()
 	case r.GetValidateOnly() && c.w.refuse != "":
 		return nil, failure(peering.ReasonPolicyRefused, "%s", c.w.refuse)
 	case r.GetValidateOnly():
 		ad := fakeAdvertisement()
 		ad.NeedsApproval = c.w.pending
 		return &ententev1.CreatePeeringResponse{Advertisement: ad, Provider: "peers/provider"}, nil
-	case c.w.asked:
-		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider"}}
-		return nil, wire.Status(e).Err()
 	}
 	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
 	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/amendment"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -112,7 +113,11 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 	}
 	req.Peer = peerName(local.peer)
 	if p.flags.dryRun {
-		return p.dryRun(ctx, req)
+		err := p.dryRun(ctx, req)
+		if client.Facts(err)["ending"] != "" || !p.exists(ctx, req, err) {
+			return err
+		}
+		return p.result(&ententev1.CreatePeeringResponse{PeeringRequest: p.request})
 	}
 	if local.peer == format.AnyPeer {
 		// A request to any peer has no name by which to find it again.
@@ -195,27 +200,42 @@ func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 
 // ask writes the PeeringRequest, unless it exists already.
 func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
-	local := p.local
-	whom := local.peer
-	if whom == format.AnyPeer {
-		whom = "all peers that fit"
-	}
 	resp, err := p.create(ctx, req)
-	if err == nil {
+	switch {
+	case err == nil:
 		p.request, p.asked = resp.GetPeeringRequest(), true
-		p.done("Asked %s for resources (PeeringRequest %s)", whom, p.request)
-		return nil
-	}
-	facts := client.Facts(err)
-	if client.ReasonOf(err) != peering.ReasonPeeringExists || !p.same(ctx, facts["peer"]) {
+		p.done("Asked %s for resources (PeeringRequest %s)", p.whom(), p.request)
+	case !p.exists(ctx, req, err):
 		return err
 	}
+	return nil
+}
+
+// whom is who is asked, for people.
+func (p *peeringRun) whom() string {
+	if p.local.peer == format.AnyPeer {
+		return "all peers that fit"
+	}
+	return p.local.peer
+}
+
+// exists reports whether a call failed because this peer is asked already, and prints that.
+func (p *peeringRun) exists(ctx context.Context, req *ententev1.CreatePeeringRequest, failed error) bool {
+	facts := client.Facts(failed)
+	if client.ReasonOf(failed) != peering.ReasonPeeringExists || !p.same(ctx, facts["peer"]) {
+		return false
+	}
 	p.request = facts["peeringRequest"]
-	p.done("Asks %s for resources already (PeeringRequest %s)", whom, p.request)
-	if p.flags.ask.given {
+	p.done("Asks %s for resources already (PeeringRequest %s)", p.whom(), p.request)
+	is, err := p.peering(ctx, p.request)
+	switch {
+	case err != nil || !amendment.Differs(req, is): // an error is that of the wait, too
+	case p.flags.dryRun:
+		p.note("what the flags ask for would not be applied; see what would be offered for a change with: entente amend %s --dry-run", p.request)
+	default:
 		p.note("what the flags ask for was not applied; change the request with: entente amend %s", p.request)
 	}
-	return nil
+	return true
 }
 
 // create writes the PeeringRequest, once one of the same name that is being deleted is

@@ -64,6 +64,20 @@ func TestPeerWithAClusterThatHasJoined(t *testing.T) {
 	sent(t, w.consumer, "CreatePeering peers/provider : cpu 4, memory 8Gi, nvidia.com/gpu 1 for 24h0m0s at most EUR 0.5 no-network=true no-renewal=true nodes=kubernetes.io/arch=arm64 peers= storage=[fast] runtime=[gvisor] id=")
 }
 
+func TestARepeatedPeerSaysWhetherTheRequestDiffers(t *testing.T) {
+	w := newWorld()
+	w.joined = true
+	w.run(t, "", "peer", "provider", "--cpu", "4", "--memory", "8Gi")
+	golden(t, "peer-again", w,
+		[]string{"peer", "provider", "--cpu", "4000m", "--memory", "8192Mi"}, []string{"peer", "provider", "--cpu", "5"},
+		[]string{"peer", "provider", "--dry-run"}, []string{"peer", "provider", "--cpu", "5", "--dry-run"}, []string{"peer", "provider", "--dry-run", "-o", "json"},
+	)
+	w.goingDown = 1
+	if _, errOut, code := w.run(t, "", "peer", "provider", "--dry-run"); code != exit.Failed || !strings.Contains(errOut, "PEERING_EXISTS") {
+		t.Errorf("while the request is being deleted: exit %d: %s", code, errOut)
+	}
+}
+
 // Of what a request does not name beside other amounts, its contract has nothing.
 func TestPeerSaysWhatTheContractLacks(t *testing.T) {
 	w := newWorld()

@@ -362,6 +362,7 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 		Node:         request.Status.Node,
 		Pool:         request.Spec.Pool,
 		Generation:   request.Generation,
+		NodeSelector: request.Spec.NodeSelector, StorageClasses: request.Spec.StorageClasses, RuntimeClasses: request.Spec.RuntimeClasses,
 	}
 	if request.Spec.ForeignCluster != "" {
 		p.Peer = "peers/" + request.Spec.ForeignCluster

@@ -21,7 +21,7 @@ const (
 	fateNone fate = iota
 	// fateChanges: the update may change it.
 	fateChanges
-	// fateFixed: a caller may send the current value, which never changes.
+	// fateFixed: a caller may send the current value, which an update does not change.
 	fateFixed
 	// fateOutput: only this cluster sets it. What a caller sends is ignored, so that a message
 	// that was read can be sent back (AIP-203).
@@ -32,7 +32,7 @@ func peeringFate(field protoreflect.Name) fate {
 	switch field {
 	case "resources", "duration", "price_ceiling", "no_renewal", "no_network":
 		return fateChanges
-	case "peer":
+	case "peer", "pool", "node_selector", "storage_classes", "runtime_classes":
 		return fateFixed
 	case "name", "accepted", "contract", "node", "provider", "generation", "accepted_generation", "contract_generation":
 		return fateOutput
@@ -94,8 +94,9 @@ func masked(dst, src *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
 		case fateChanges:
 			set(dst.ProtoReflect(), src.ProtoReflect(), fds)
 		case fateFixed:
-			if src.GetPeer() != "" && src.GetPeer() != dst.GetPeer() {
-				return middleware.BadField("peering.peer", "never changes: it is %s; create another peering", dst.GetPeer())
+			fd := fds[0]
+			if src.ProtoReflect().Has(fd) && !src.ProtoReflect().Get(fd).Equal(dst.ProtoReflect().Get(fd)) {
+				return middleware.BadField("peering."+string(fd.Name()), "an update does not change it: create another peering")
 			}
 		case fateOutput:
 		case fateNone:

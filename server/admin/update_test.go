@@ -33,7 +33,8 @@ func TestAnUpdateChangesItsFieldsOnly(t *testing.T) {
 		Resources:    corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi")},
 		Duration:     &metav1.Duration{Duration: time.Hour},
 		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"},
-		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
+		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, Pool: "gpu",
+		StorageClasses: []string{"fast"}, RuntimeClasses: []string{"gvisor", "kata"},
 	}
 	spec := func(f func(*v1alpha1.PeeringRequestSpec)) v1alpha1.PeeringRequestSpec {
 		s := *base.DeepCopy()
@@ -101,6 +102,11 @@ func TestAnUpdateChangesItsFieldsOnly(t *testing.T) {
 			mask: []string{"name", "peer", "resources.amounts", "contract", "node", "provider", "accepted.status", "accepted.lastTransitionTime"},
 			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
+		"all that was read, sent back":    {to: peeringMessage(&v1alpha1.PeeringRequest{Spec: *base.DeepCopy()}), want: base},
+		"another pool":                   {to: &ententev1.Peering{Pool: "spot"}, field: "peering.pool"},
+		"another node selector":          {to: &ententev1.Peering{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, field: "peering.node_selector"},
+		"another storage class":          {to: &ententev1.Peering{StorageClasses: []string{"slow"}}, field: "peering.storage_classes"},
+		"fewer runtime classes":          {to: &ententev1.Peering{RuntimeClasses: []string{"gvisor"}}, mask: []string{"runtime_classes"}, field: "peering.runtime_classes"},
 		"another peer":                   {to: &ententev1.Peering{Peer: "peers/lab"}, field: "peering.peer"},
 		"another peer, by mask":          {to: &ententev1.Peering{Peer: "peers/lab"}, mask: []string{"peer"}, field: "peering.peer"},
 		"an unknown field":               {to: &ententev1.Peering{}, mask: []string{"resources", "owner"}, field: "update_mask"},

@@ -3648,8 +3648,14 @@ type Peering struct {
 	AcceptedGeneration int64 `protobuf:"varint,14,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
 	// The generation that the contract fulfils; 0 without a contract.
 	ContractGeneration int64 `protobuf:"varint,15,opt,name=contract_generation,json=contractGeneration,proto3" json:"contract_generation,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Labels that the provider's nodes must have. It is immutable.
+	NodeSelector map[string]string `protobuf:"bytes,16,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The requested storage classes.
+	StorageClasses []string `protobuf:"bytes,17,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// The requested runtime classes.
+	RuntimeClasses []string `protobuf:"bytes,18,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Peering) Reset() {
@@ -3785,6 +3791,27 @@ func (x *Peering) GetContractGeneration() int64 {
 		return x.ContractGeneration
 	}
 	return 0
+}
+
+func (x *Peering) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *Peering) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *Peering) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
 }
 
 // ListPeeringsRequest asks for a page of peerings.
@@ -7319,7 +7346,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\xab\x04\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x8a\x06\n" +
 	"\aPeering\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x126\n" +
@@ -7340,7 +7367,13 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"generation\x18\r \x01(\x03R\n" +
 	"generation\x12/\n" +
 	"\x13accepted_generation\x18\x0e \x01(\x03R\x12acceptedGeneration\x12/\n" +
-	"\x13contract_generation\x18\x0f \x01(\x03R\x12contractGeneration\"d\n" +
+	"\x13contract_generation\x18\x0f \x01(\x03R\x12contractGeneration\x12J\n" +
+	"\rnode_selector\x18\x10 \x03(\v2%.entente.v1.Peering.NodeSelectorEntryR\fnodeSelector\x12'\n" +
+	"\x0fstorage_classes\x18\x11 \x03(\tR\x0estorageClasses\x12'\n" +
+	"\x0fruntime_classes\x18\x12 \x03(\tR\x0eruntimeClasses\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
 	"\x13ListPeeringsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -7644,7 +7677,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 108)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -7750,211 +7783,213 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	nil,                                           // 101: entente.v1.Tunnel.RemotePrefixesEntry
 	nil,                                           // 102: entente.v1.CreatePeeringRequest.NodeSelectorEntry
 	nil,                                           // 103: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 104: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 105: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 106: entente.v1.Usage.StatedEntry
-	nil,                                           // 107: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 108: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 109: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 110: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 111: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 112: entente.v1.PriceList
-	(*Money)(nil),                                 // 113: entente.v1.Money
-	(*Advertisement)(nil),                         // 114: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 115: google.protobuf.FieldMask
+	nil,                                           // 104: entente.v1.Peering.NodeSelectorEntry
+	nil,                                           // 105: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 106: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 107: entente.v1.Usage.StatedEntry
+	nil,                                           // 108: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 109: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 110: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 111: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 112: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 113: entente.v1.PriceList
+	(*Money)(nil),                                 // 114: entente.v1.Money
+	(*Advertisement)(nil),                         // 115: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 116: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	108, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	109, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	108, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	109, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	109, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	110, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
 	99,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	108, // 9: entente.v1.Sighting.last_seen_time:type_name -> google.protobuf.Timestamp
-	108, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	110, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	110, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	108, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	111, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	111, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	108, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	108, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	112, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	108, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	108, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	110, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	109, // 9: entente.v1.Sighting.last_seen_time:type_name -> google.protobuf.Timestamp
+	109, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	111, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	111, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	109, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	112, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	112, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	109, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	109, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	113, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	109, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	109, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	111, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
 	100, // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
 	101, // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	108, // 25: entente.v1.PresharedKey.first_use_time:type_name -> google.protobuf.Timestamp
-	108, // 26: entente.v1.PresharedKey.rotation_start_time:type_name -> google.protobuf.Timestamp
-	108, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	108, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	109, // 25: entente.v1.PresharedKey.first_use_time:type_name -> google.protobuf.Timestamp
+	109, // 26: entente.v1.PresharedKey.rotation_start_time:type_name -> google.protobuf.Timestamp
+	109, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	109, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	108, // 31: entente.v1.DNSDomain.last_response_time:type_name -> google.protobuf.Timestamp
-	108, // 32: entente.v1.DNSDomain.error_start_time:type_name -> google.protobuf.Timestamp
-	108, // 33: entente.v1.DNSPublication.last_confirmed_time:type_name -> google.protobuf.Timestamp
+	109, // 31: entente.v1.DNSDomain.last_response_time:type_name -> google.protobuf.Timestamp
+	109, // 32: entente.v1.DNSDomain.error_start_time:type_name -> google.protobuf.Timestamp
+	109, // 33: entente.v1.DNSPublication.last_confirmed_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	110, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	108, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	111, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	109, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	111, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	110, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	113, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	112, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	111, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	114, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
 	102, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
 	103, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	114, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	115, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
 	25,  // 45: entente.v1.OffloadNamespaceRequest.peer_lost:type_name -> entente.v1.PeerLost
 	24,  // 46: entente.v1.OffloadNamespaceRequest.open_to:type_name -> entente.v1.NamespaceList
-	110, // 47: entente.v1.PeerLost.after:type_name -> google.protobuf.Duration
+	111, // 47: entente.v1.PeerLost.after:type_name -> google.protobuf.Duration
 	29,  // 48: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
 	30,  // 49: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	108, // 50: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	109, // 50: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
 	25,  // 51: entente.v1.Offloading.peer_lost:type_name -> entente.v1.PeerLost
-	110, // 52: entente.v1.OffloadingInCluster.fence:type_name -> google.protobuf.Duration
+	111, // 52: entente.v1.OffloadingInCluster.fence:type_name -> google.protobuf.Duration
 	35,  // 53: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	108, // 54: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	108, // 55: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	109, // 54: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	109, // 55: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 56: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 57: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 58: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 59: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	108, // 60: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	111, // 61: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	110, // 62: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	113, // 63: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	109, // 60: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	112, // 61: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	111, // 62: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	114, // 63: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
 	0,   // 64: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	48,  // 65: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	48,  // 66: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	48,  // 67: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	115, // 68: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	48,  // 69: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	114, // 70: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	111, // 71: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	110, // 72: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	113, // 73: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	108, // 74: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	104, // 75: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	57,  // 76: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	111, // 77: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	110, // 78: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	105, // 79: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	113, // 80: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	66,  // 81: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	114, // 82: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	69,  // 83: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
-	70,  // 84: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	110, // 85: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	108, // 86: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
-	71,  // 87: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	108, // 88: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
-	0,   // 89: entente.v1.NetworkNode.conditions:type_name -> entente.v1.Condition
-	108, // 90: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
-	108, // 91: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
-	78,  // 92: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	80,  // 93: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	80,  // 94: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	81,  // 95: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	81,  // 96: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	79,  // 97: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
-	84,  // 98: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
-	85,  // 99: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
-	84,  // 100: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
-	1,   // 101: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
-	4,   // 102: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 103: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 104: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	96,  // 105: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	108, // 106: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	108, // 107: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	106, // 108: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	107, // 109: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	113, // 110: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	113, // 111: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	108, // 112: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	108, // 113: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 114: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 115: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 116: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 117: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	33,  // 118: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	36,  // 119: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 120: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	38,  // 121: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	40,  // 122: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	42,  // 123: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	44,  // 124: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	46,  // 125: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 126: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	49,  // 127: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	51,  // 128: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	53,  // 129: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	55,  // 130: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	58,  // 131: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	60,  // 132: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	62,  // 133: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	64,  // 134: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	67,  // 135: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	76,  // 136: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	72,  // 137: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	74,  // 138: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	82,  // 139: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
-	86,  // 140: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
-	88,  // 141: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	90,  // 142: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	92,  // 143: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	94,  // 144: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	97,  // 145: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 146: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 147: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	27,  // 148: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	31,  // 149: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 150: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 151: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 152: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 153: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	34,  // 154: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	37,  // 155: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 156: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	39,  // 157: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	41,  // 158: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	43,  // 159: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	45,  // 160: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	47,  // 161: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 162: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	50,  // 163: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	52,  // 164: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	54,  // 165: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	56,  // 166: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	59,  // 167: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	61,  // 168: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	63,  // 169: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	65,  // 170: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	68,  // 171: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	77,  // 172: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	73,  // 173: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	75,  // 174: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	83,  // 175: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
-	87,  // 176: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
-	89,  // 177: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	91,  // 178: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	93,  // 179: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	95,  // 180: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	98,  // 181: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 182: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	26,  // 183: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	28,  // 184: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	32,  // 185: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	150, // [150:186] is the sub-list for method output_type
-	114, // [114:150] is the sub-list for method input_type
-	114, // [114:114] is the sub-list for extension type_name
-	114, // [114:114] is the sub-list for extension extendee
-	0,   // [0:114] is the sub-list for field type_name
+	104, // 65: entente.v1.Peering.node_selector:type_name -> entente.v1.Peering.NodeSelectorEntry
+	48,  // 66: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	48,  // 67: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	48,  // 68: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	116, // 69: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	48,  // 70: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	115, // 71: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	112, // 72: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	111, // 73: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	114, // 74: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	109, // 75: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	105, // 76: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	57,  // 77: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	112, // 78: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	111, // 79: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	106, // 80: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	114, // 81: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	66,  // 82: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	115, // 83: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	69,  // 84: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
+	70,  // 85: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
+	111, // 86: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	109, // 87: entente.v1.NetworkNode.last_report_time:type_name -> google.protobuf.Timestamp
+	71,  // 88: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
+	109, // 89: entente.v1.NetworkNode.key_first_use_time:type_name -> google.protobuf.Timestamp
+	0,   // 90: entente.v1.NetworkNode.conditions:type_name -> entente.v1.Condition
+	109, // 91: entente.v1.RotatePresharedKeyResponse.request_time:type_name -> google.protobuf.Timestamp
+	109, // 92: entente.v1.RotateNodeKeysResponse.request_time:type_name -> google.protobuf.Timestamp
+	78,  // 93: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	80,  // 94: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	80,  // 95: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	81,  // 96: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	81,  // 97: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	79,  // 98: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
+	84,  // 99: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	85,  // 100: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	84,  // 101: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 102: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 103: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 104: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 105: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	96,  // 106: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	109, // 107: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	109, // 108: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	107, // 109: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	108, // 110: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	114, // 111: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	114, // 112: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	109, // 113: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	109, // 114: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 115: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 116: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 117: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 118: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	33,  // 119: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	36,  // 120: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 121: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	38,  // 122: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	40,  // 123: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	42,  // 124: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	44,  // 125: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	46,  // 126: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 127: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	49,  // 128: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	51,  // 129: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	53,  // 130: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	55,  // 131: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	58,  // 132: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	60,  // 133: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	62,  // 134: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	64,  // 135: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	67,  // 136: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	76,  // 137: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	72,  // 138: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	74,  // 139: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	82,  // 140: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	86,  // 141: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	88,  // 142: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	90,  // 143: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	92,  // 144: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	94,  // 145: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	97,  // 146: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 147: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 148: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	27,  // 149: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	31,  // 150: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 151: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 152: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 153: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 154: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	34,  // 155: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	37,  // 156: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 157: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	39,  // 158: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	41,  // 159: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	43,  // 160: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	45,  // 161: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	47,  // 162: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 163: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	50,  // 164: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	52,  // 165: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	54,  // 166: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	56,  // 167: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	59,  // 168: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	61,  // 169: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	63,  // 170: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	65,  // 171: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	68,  // 172: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	77,  // 173: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	73,  // 174: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	75,  // 175: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	83,  // 176: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	87,  // 177: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	89,  // 178: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	91,  // 179: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	93,  // 180: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	95,  // 181: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	98,  // 182: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 183: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	26,  // 184: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	28,  // 185: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	32,  // 186: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	151, // [151:187] is the sub-list for method output_type
+	115, // [115:151] is the sub-list for method input_type
+	115, // [115:115] is the sub-list for extension type_name
+	115, // [115:115] is the sub-list for extension extendee
+	0,   // [0:115] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -7969,7 +8004,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   108,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
