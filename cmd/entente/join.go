@@ -39,7 +39,7 @@ func (a *app) joinCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return r.joined(ctx, whom, peer)
+		return r.joined(ctx, whom, peer, name)
 	})
 	cmd.Flags().StringVar(&name, "name", "", "The peer's name here (default: its own name)")
 	return cmd
@@ -122,8 +122,8 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
   next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, printer.Clean(here))}
 }
 
-// joined prints the result of joining, and what to do next.
-func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer) error {
+// joined prints the result of joining, and what to do next. wanted is the name that was asked for, if any.
+func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer, wanted string) error {
 	name := format.ShortName(peer)
 	switch {
 	case whom.token != "" || format.IsTrue(peer, v1alpha1.ConditionTrusted):
@@ -132,6 +132,9 @@ func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer)
 		r.done("Approved cluster %s (%s)", name, peer.GetClusterId())
 	default:
 		r.done("Introduced to cluster %s (%s)", name, peer.GetClusterId())
+	}
+	if wanted != "" && wanted != name {
+		r.note("it is known here as %s already and keeps that name; --name %s was not applied", name, wanted)
 	}
 	if r.output.Structured() {
 		return r.write(peer)

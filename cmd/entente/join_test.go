@@ -34,6 +34,19 @@ func TestJoinByToken(t *testing.T) {
 	sent(t, w.consumer, "JoinPeer ent1.fake-token.checksum office", "JoinPeer ent1.fake-token.checksum", "JoinPeer hello")
 }
 
+func TestJoinSaysThatAKnownClusterKeepsItsName(t *testing.T) {
+	for _, whom := range []string{"ent1.fake-token.checksum", "provider.example:7443"} {
+		w := newWorld()
+		out, errOut, code := w.run(t, "", "join", whom, "--name", "office")
+		if want := "NOTE   (local) it is known here as provider already and keeps that name; --name office was not applied"; code != exit.OK || !strings.Contains(out, want) {
+			t.Errorf("exit %d, want %q\n%s%s", code, want, out, errOut)
+		}
+		if out, _, _ := w.run(t, "", "join", whom, "--name", "provider"); strings.Contains(out, "NOTE") {
+			t.Errorf("the name that it has: %s", out)
+		}
+	}
+}
+
 func TestJoinReadsATokenFromAPipe(t *testing.T) {
 	w := newWorld()
 	if _, errOut, code := w.run(t, "  ent1.piped.token \n", "join", "-"); code != 0 {
