@@ -115,19 +115,22 @@ func (c *cluster) hangUp() {
 	}
 }
 
+// known returns a peer by name or cluster ID.
+func (c *cluster) known(ctx context.Context, name string) (*ententev1.Peer, error) {
+	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
+	if err == nil && resp.GetPeer() == nil {
+		err = errors.New("the agent returned no peer")
+	}
+	return resp.GetPeer(), c.call("get peer "+name, err)
+}
+
 // find returns a peer by name or cluster ID, or nil if it is not known.
 func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error) {
-	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
+	peer, err := c.known(ctx, name)
 	if client.ReasonOf(err) == peering.ReasonPeerUnknown {
 		return nil, nil //nolint:nilnil // unknown is a valid result
 	}
-	if err != nil {
-		return nil, c.call("get peer "+name, err)
-	}
-	if resp.GetPeer() == nil {
-		return nil, c.call("get peer "+name, errors.New("the agent returned no peer"))
-	}
-	return resp.GetPeer(), nil
+	return peer, err
 }
 
 // all collects the rows of a list.

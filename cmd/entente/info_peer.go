@@ -13,10 +13,7 @@ import (
 
 func (a *app) infoPeerCommand() *cobra.Command {
 	return a.command(&cobra.Command{Use: "peer [PEER...]", Short: "Show everything about peers, by name or cluster ID"}, func(ctx context.Context, r *run) error {
-		peers, err := named(r.argv, func(name string) (*ententev1.Peer, error) {
-			resp, err := r.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
-			return resp.GetPeer(), r.call("get peer "+name, err)
-		}, func() ([]*ententev1.Peer, error) { return r.peers(ctx) })
+		peers, err := named(r.argv, func(name string) (*ententev1.Peer, error) { return r.known(ctx, name) }, func() ([]*ententev1.Peer, error) { return r.peers(ctx) })
 		if err != nil {
 			return err
 		}

@@ -72,12 +72,9 @@ func tunnelAlone(p *ententev1.Peering) bool {
 
 // find returns the peerings that ask the peer, with and without a tunnel.
 func (c *connecting) find(ctx context.Context) (with, without []*ententev1.Peering, err error) {
-	peer, err := c.local.find(ctx, c.local.peer)
+	peer, err := c.local.known(ctx, c.local.peer)
 	if err != nil {
 		return nil, nil, err
-	}
-	if peer == nil {
-		return nil, nil, fmt.Errorf("no peer %s is known; see `entente info peer`, and join it with: entente join", c.local.peer)
 	}
 	c.local.peer = format.ShortName(peer)
 	all, err := c.peerings(ctx)
