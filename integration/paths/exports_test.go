@@ -23,6 +23,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
 	"github.com/entente-dev/entente/integration/only"
 )
 
@@ -47,7 +48,7 @@ func multicluster(kind string) schema.GroupVersionKind {
 // more objects than its exports and imports, none is written again once all is there or when an agent starts again, and none
 // outlives the export that it came from.
 func TestThreeClustersThatExportOneServiceToEachOtherMakeNoLoop(t *testing.T) {
-	only.Matrix(t, "five minutes; internal/clusterset and internal/services have that what is imported is not exported")
+	only.Matrix(t, "seven minutes; internal/clusterset and internal/services have that what is imported is not exported")
 	ctx, w := onStage(t)
 	w.sharesServices(ctx, t)
 	e2e.OK(t, w.Each(ctx, func(ctx context.Context, side *e2e.Side) error { return w.exportsAll(ctx, side) }))
@@ -82,6 +83,7 @@ func TestThreeClustersThatExportOneServiceToEachOtherMakeNoLoop(t *testing.T) {
 		w.reachedFromEverywhere(ctx, t)
 	})
 	t.Run("its own pods come first where the exports say so", func(t *testing.T) { w.ownFirst(ctx, t, all) })
+	t.Run("the nearest pods come first where the exports say so", func(t *testing.T) { w.nearest(ctx, t, all) })
 	t.Run("what is no longer exported is kept by no other cluster", func(t *testing.T) {
 		e2e.OK(t, w.oslo.Client.Delete(ctx, object("ServiceExport", hello)))
 		for _, side := range w.Sides() {
@@ -209,57 +211,107 @@ func (w *world) reachedFromEverywhere(ctx context.Context, t *testing.T) (all []
 // own pod alone, from one without a pod to those of both others, and to its own again once it has one.
 func (w *world) ownFirst(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	const client = "client"
+	w.exportsPrefer(ctx, t, "OwnFirst")
+	w.hasClients(ctx, t)
+	for i, side := range w.Sides() {
+		w.reachesOnly(ctx, t, side, pods[i].Name)
+	}
+	w.scale(ctx, t, 0)
+	w.reachesOnly(ctx, t, w.rome, pods[1].Name, pods[2].Name)
+	for i, side := range w.Sides()[1:] {
+		w.reachesOnly(ctx, t, side, pods[i+1].Name)
+	}
+	pods[0] = w.scale(ctx, t, 1)[0]
+	w.reachesOnly(ctx, t, w.rome, pods[0].Name)
+}
+
+// nearest has the exports prefer the nearest endpoints, while packets between rome and one of the others, then the other one,
+// are slow: rome without a pod reaches that of the cluster whose packets are not, and its own alone once it has one.
+func (w *world) nearest(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	w.hasClients(ctx, t)
+	w.scale(ctx, t, 0)
+	t.Cleanup(func() { e2e.OK(t, w.Heal(context.WithoutCancel(ctx))) })
+	for far, near := range map[*e2e.Side]string{w.oslo: pods[1].Name, w.milan: pods[2].Name} {
+		e2e.OK(t, w.Heal(ctx))
+		_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "delay", A: w.rome.Plan.Name, B: far.Plan.Name, Delay: 40 * time.Millisecond})
+		e2e.OK(t, err)
+		e2e.OK(t, w.Until(ctx, e2e.Restarted, "rome to reach the pod that is not in "+far.Name, func(ctx context.Context) (string, error) {
+			w.exportsPrefer(ctx, t, "Nearest") // a change, at which distances are compared
+			return w.reachesOthers(ctx, w.rome, near)
+		}))
+	}
+	pods[0] = w.scale(ctx, t, 1)[0]
+	w.reachesOnly(ctx, t, w.rome, pods[0].Name)
+}
+
+// exportsPrefer has the exports of all clusters prefer endpoints, and changes them even if they do already.
+func (w *world) exportsPrefer(ctx context.Context, t *testing.T, endpoints string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"spec":{"exportedAnnotations":{"entente.dev/endpoints":%q,"example.com/changed":"%d"}}}`, endpoints, time.Now().UnixMilli())
+	for _, side := range w.Sides() {
+		e2e.OK(t, side.Client.Patch(ctx, object("ServiceExport", hello), ctrlclient.RawPatch(types.MergePatchType, []byte(patch))))
+	}
+}
+
+// client is a pod of each cluster that asks, and does not answer.
+const client = "client"
+
+// hasClients starts a client in each cluster, until the test ends.
+func (w *world) hasClients(ctx context.Context, t *testing.T) {
+	t.Helper()
 	for _, side := range w.Sides() {
 		d, _ := e2e.Web(bazaar, client, 1, e2e.Anywhere)
-		export := object("ServiceExport", hello)
 		e2e.OK(t, side.Client.Create(ctx, d))
-		e2e.OK(t, side.Client.Patch(ctx, export, ctrlclient.RawPatch(types.MergePatchType, []byte(`{"spec":{"exportedAnnotations":{"entente.dev/endpoints":"OwnFirst"}}}`))))
-		t.Cleanup(func() { e2e.OK(t, side.Client.Delete(context.WithoutCancel(ctx), d)) })
+		t.Cleanup(func() {
+			_, err := side.Kubectl(context.WithoutCancel(ctx), "-n", bazaar, "delete", "deployment", client, "--cascade=foreground")
+			e2e.OK(t, err)
+		})
 	}
-	for i, side := range w.Sides() {
-		w.reachesOnly(ctx, t, side, client, pods[i].Name)
-	}
-	scale := func(replicas int) {
-		_, err := w.rome.Kubectl(ctx, "-n", bazaar, "scale", "deployment/"+hello, fmt.Sprintf("--replicas=%d", replicas))
-		e2e.OK(t, err)
-	}
-	scale(0)
-	w.reachesOnly(ctx, t, w.rome, client, pods[1].Name, pods[2].Name)
-	for i, side := range w.Sides()[1:] {
-		w.reachesOnly(ctx, t, side, client, pods[i+1].Name)
-	}
-	scale(1)
-	now, err := w.rome.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": hello}, 1)
+}
+
+// scale has rome run so many pods that answer, and returns them.
+func (w *world) scale(ctx context.Context, t *testing.T, replicas int) []corev1.Pod {
+	t.Helper()
+	_, err := w.rome.Kubectl(ctx, "-n", bazaar, "scale", "deployment/"+hello, fmt.Sprintf("--replicas=%d", replicas))
 	e2e.OK(t, err)
-	w.reachesOnly(ctx, t, w.rome, client, now[0].Name)
-	pods[0] = now[0]
+	now, err := w.rome.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": hello}, replicas)
+	e2e.OK(t, err)
+	return now
 }
 
 // reachesOnly waits until a cluster's client reaches by the ServiceImport's Service these pods, and no other.
-func (w *world) reachesOnly(ctx context.Context, t *testing.T, side *e2e.Side, client string, want ...string) {
+func (w *world) reachesOnly(ctx context.Context, t *testing.T, side *e2e.Side, want ...string) {
 	t.Helper()
-	from, err := side.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": client}, 1)
-	e2e.OK(t, err)
-	imported := object("ServiceImport", hello)
-	e2e.OK(t, side.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(imported), imported))
-	url := "http://" + imported.GetAnnotations()[derivedService] + ":8080/name"
-	slices.Sort(want)
 	e2e.OK(t, w.Until(ctx, e2e.Restarted, fmt.Sprintf("%s to reach only %v", side.Name, want), func(ctx context.Context) (string, error) {
-		answers, err := side.Answers(ctx, bazaar, from[0].Name, 20, url)
-		if err != nil {
-			return "", err
-		}
-		got := map[string]bool{}
-		for answer := range answers {
-			name, _, _ := strings.Cut(answer, " ")
-			got[name] = true
-		}
-		if reached := slices.Sorted(maps.Keys(got)); !slices.Equal(reached, want) {
-			return fmt.Sprintf("it reaches %v", reached), nil
-		}
-		return "", nil
+		return w.reachesOthers(ctx, side, want...)
 	}))
+}
+
+// reachesOthers returns what a cluster's client reaches by the ServiceImport's Service if that is not just these pods.
+func (w *world) reachesOthers(ctx context.Context, side *e2e.Side, want ...string) (string, error) {
+	from, err := side.PodsReady(ctx, e2e.Scheduled, bazaar, map[string]string{"app": client}, 1)
+	if err != nil {
+		return "", err
+	}
+	imported := object("ServiceImport", hello)
+	if err := side.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(imported), imported); err != nil {
+		return "", err
+	}
+	answers, err := side.Answers(ctx, bazaar, from[0].Name, 20, "http://"+imported.GetAnnotations()[derivedService]+":8080/name")
+	if err != nil {
+		return "", err
+	}
+	got := map[string]bool{}
+	for answer := range answers {
+		name, _, _ := strings.Cut(answer, " ")
+		got[name] = true
+	}
+	slices.Sort(want)
+	if reached := slices.Sorted(maps.Keys(got)); !slices.Equal(reached, want) {
+		return fmt.Sprintf("it reaches %v", reached), nil
+	}
+	return "", nil
 }
 
 // bazaarObjects are the objects of one cluster in the shared namespace, by kind and name.
