@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -47,7 +48,7 @@ func Field(v any, path string) (any, error) {
 	}
 	results, err := j.FindResults(v)
 	if err != nil {
-		return nil, fmt.Errorf("--get %s: %w%s", path, err, fieldsBefore(v, path))
+		return nil, fmt.Errorf("--get %s: %w; %s", path, err, foundBefore(v, path))
 	}
 	found := []any{}
 	for _, result := range results[0] {
@@ -59,9 +60,8 @@ func Field(v any, path string) (any, error) {
 	return found, nil
 }
 
-// fieldsBefore names the fields at the point where a path fails: those of the object at its
-// longest valid prefix.
-func fieldsBefore(v any, path string) string {
+// foundBefore says what there is at the point where a path fails: at its longest valid prefix.
+func foundBefore(v any, path string) string {
 	for path != "" {
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 		if path != "" {
@@ -75,10 +75,19 @@ func fieldsBefore(v any, path string) string {
 			}
 			v = results[0][0].Interface()
 		}
-		if object, ok := v.(map[string]any); ok {
-			return "; there are " + strings.Join(slices.Sorted(maps.Keys(object)), ", ")
-		}
-		return ""
+		break
 	}
-	return ""
+	what := cmp.Or(path, "the output")
+	switch v := v.(type) {
+	case map[string]any:
+		if len(v) > 0 {
+			return "there are " + strings.Join(slices.Sorted(maps.Keys(v)), ", ")
+		}
+	case []any:
+		if len(v) == 0 {
+			return what + " is an empty list"
+		}
+		return fmt.Sprintf("%s is a list: choose an element as in %s[0], or all with %s[*]", what, path, path)
+	}
+	return what + " has no fields"
 }
