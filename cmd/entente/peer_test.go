@@ -180,6 +180,12 @@ func TestPeerGivesUpWhenTheProviderRefuses(t *testing.T) {
 	golden(t, "peer-refused", w, []string{"peer", "--remote-context", "provider"})
 }
 
+func TestPeerAndAmendGiveUpOnAnInvalidRequest(t *testing.T) {
+	w := newWorld()
+	w.joined, w.refuse, w.refusal = true, "nvidia.com/gpu 500m is not a whole number", "RequestInvalid"
+	golden(t, "peer-invalid", w, []string{"peer", "provider", "--resources", "cpu=1"}, []string{"amend", "provider", "--duration", "2h"})
+}
+
 func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
 	w := newWorld()
 	w.away = map[int]bool{3: true, 4: true, 7: true}

@@ -183,7 +183,7 @@ func TestStatesOfPeers(t *testing.T) {
 		}
 	}
 	for reason, want := range map[string]bool{
-		"PolicyRefused": true, "POLICY_REFUSED": true, "PriceAboveCeiling": true, "TrustDenied": true, "EndedByProvider": true, "CapacityExhausted": true,
+		"PolicyRefused": true, "POLICY_REFUSED": true, "PriceAboveCeiling": true, "TrustDenied": true, "EndedByProvider": true, "CapacityExhausted": true, "RequestInvalid": true,
 		"PolicyPending": false, "PeerUnreachable": false,
 	} {
 		p := &ententev1.Peering{Peer: "peers/office", Accepted: is("Accepted", "False", reason), Generation: 2, AcceptedGeneration: 2}
@@ -204,6 +204,7 @@ func TestARefusalNamesTheSideThatRefuses(t *testing.T) {
 	for reason, want := range map[string]string{
 		"PriceAboveCeiling": "the price is above the ceiling of this request: no",
 		"PolicyRefused":     "the provider refuses: PolicyRefused: no",
+		"RequestInvalid":    "the request is not valid: no",
 	} {
 		if got := Refusal(&ententev1.Condition{Status: "False", Reason: reason, Message: "no"}); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)
