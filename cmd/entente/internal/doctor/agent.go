@@ -38,11 +38,34 @@ func agentFault(ctx context.Context, c kubernetes.Interface, namespace string) e
 	return fmt.Errorf("%w in namespace %s is ready", client.ErrNoAgent, namespace)
 }
 
+// agentsElsewhere returns the namespaces that have pods of an agent, if one has none; none if it may not list them.
+func agentsElsewhere(ctx context.Context, c kubernetes.Interface, namespace string) []string {
+	pods, err := c.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: client.AgentSelector})
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for i := range pods.Items {
+		if pods.Items[i].Namespace == namespace {
+			return nil
+		}
+		found = append(found, pods.Items[i].Namespace)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
 // agentFindings returns that no agent runs, or that this is not known.
 func agentFindings(is Report) []Finding {
 	switch {
 	case is.Agent == nil:
 		return nil
+	case errors.Is(is.Agent, client.ErrNoAgent) && len(is.Elsewhere) > 0:
+		return []Finding{{
+			Area: AreaPeers, Reason: reasonAgentNotRunning, Severity: Error,
+			Message: fmt.Sprintf("%s, but pods of an agent are in namespace %s", is.Agent, strings.Join(is.Elsewhere, " and ")),
+			Remedy:  "name the namespace in each command: --entente-namespace " + is.Elsewhere[0],
+		}}
 	case errors.Is(is.Agent, client.ErrNoAgent):
 		return []Finding{{
 			Area: AreaPeers, Reason: reasonAgentNotRunning, Severity: Error,

@@ -54,6 +54,38 @@ func TestDoctorReportsThatNoAgentRuns(t *testing.T) {
 	}
 }
 
+func TestDoctorNamesTheNamespaceInWhichEntenteIs(t *testing.T) {
+	t.Parallel()
+	pod := func(namespace string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent", Labels: map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"}}}
+	}
+	for name, tc := range map[string]struct {
+		pods      []runtime.Object
+		forbidden bool
+		want      string
+	}{
+		"in another one":   {pods: []runtime.Object{pod("infra")}, want: "--entente-namespace infra"},
+		"in two":           {pods: []runtime.Object{pod("infra"), pod("apps")}, want: "--entente-namespace apps"},
+		"here, too":        {pods: []runtime.Object{pod("infra"), pod("entente-system")}, want: "scale deployment"},
+		"in none":          {want: "scale deployment"},
+		"in this one only": {pods: []runtime.Object{pod("entente-system")}, want: "scale deployment"},
+		"not known":        {pods: []runtime.Object{pod("infra")}, forbidden: true, want: "is named by --entente-namespace"},
+	} {
+		c := fake.NewClientset(tc.pods...)
+		c.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if tc.forbidden && a.GetNamespace() == "" {
+				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", nil)
+			}
+			return false, nil, nil
+		})
+		is := Report{Namespace: "entente-system", Agent: agentFault(t.Context(), c, "entente-system")}
+		is.Elsewhere = agentsElsewhere(t.Context(), c, is.Namespace)
+		if found := Findings(is, AreaPeers, epoch); len(found) != 1 || found[0].Reason != reasonAgentNotRunning || !strings.Contains(found[0].Remedy, tc.want) {
+			t.Errorf("%s: found %+v, want %q", name, found, tc.want)
+		}
+	}
+}
+
 func TestEachReasonOfTheAgentIsExplained(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/troubleshooting.md")

@@ -64,7 +64,8 @@ func TestDoctorReportsHopsThatNoPathShows(t *testing.T) {
 	}
 }
 
-// It reads FabricNodes and ForeignClusters from the API server, by name what places pods, and nothing else.
+// It reads FabricNodes and ForeignClusters from the API server, by name what places pods, the agent's pods, where none is ready
+// those of all namespaces, and nothing else.
 func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 	pages := map[string]any{
 		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
@@ -98,7 +99,8 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 	const api = "GET /apis/entente.dev/v1alpha1/"
 	const admission = "GET /apis/admissionregistration.k8s.io/v1/"
 	want := []string{
-		api + "fabricnodes", api + "fabricnodes", api + "foreignclusters", "GET /api/v1/namespaces/entente-system/pods", admission + "validatingadmissionpolicies/entente-placement",
+		api + "fabricnodes", api + "fabricnodes", api + "foreignclusters", "GET /api/v1/namespaces/entente-system/pods", "GET /api/v1/pods",
+		admission + "validatingadmissionpolicies/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-placement", admission + "mutatingadmissionpolicybindings/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-daemonsets", admission + "mutatingadmissionpolicybindings/entente-daemonsets",
 	}
@@ -106,8 +108,8 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 		t.Errorf("asked for %q, want %q", asked, want)
 	}
 	asked = nil
-	if _, err := Read(t.Context(), "local", flags, "entente-system", AreaPeers); err != nil || !slices.Equal(asked, want[:4]) {
-		t.Errorf("%v, asked for %q, want %q", err, asked, want[:3])
+	if _, err := Read(t.Context(), "local", flags, "entente-system", AreaPeers); err != nil || !slices.Equal(asked, want[:5]) {
+		t.Errorf("%v, asked for %q, want %q", err, asked, want[:5])
 	}
 	for reason, tc := range map[metav1.StatusReason]struct {
 		code int32

@@ -25,6 +25,8 @@ type Report struct {
 	// Namespace is where Entente is installed, and Agent why no agent runs there, or why that is not known.
 	Namespace string
 	Agent     error
+	// Elsewhere is the namespaces that have pods of an agent if Namespace has none, as far as that is known.
+	Elsewhere []string
 	// Placed is what places pods.
 	Placed Placed
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 
@@ -35,7 +36,9 @@ func Read(ctx context.Context, label string, flags genericclioptions.RESTClientG
 		return is, fmt.Errorf("(%s) list foreign clusters: %w%s", label, err, hintFor(err))
 	}
 	if area == "" || area == AreaPeers {
-		is.Agent = agentFault(ctx, clients, namespace)
+		if is.Agent = agentFault(ctx, clients, namespace); errors.Is(is.Agent, client.ErrNoAgent) {
+			is.Elsewhere = agentsElsewhere(ctx, clients, namespace)
+		}
 	}
 	if area == "" || area == AreaPlacement {
 		is.Placed = placed(ctx, clients.RESTClient(), func(ctx context.Context, namespace string, port int) (net.Conn, error) {
