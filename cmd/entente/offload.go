@@ -26,7 +26,8 @@ func (a *app) offloadCommand() *cobra.Command {
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping, remoteName, homeAPI string
 	var peers []string
-	var all, move bool
+	var all bool
+	var move flags.Switch
 	var lost flags.PeerLost
 	var open flags.Namespaces
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
@@ -38,14 +39,14 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 			peers = append(peers, peerName(format.AnyPeer))
 		}
 		req := &ententev1.OffloadNamespaceRequest{
-			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(), HomeApi: homeAPI,
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move.Given, PeerLost: lost.Proto(), HomeApi: homeAPI,
 			OpenTo: open.List,
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
 		r.done("Namespace %s is offloaded%s", r.argv[0], how)
-		if move {
+		if req.GetMove() {
 			r.done("Those that run where they no longer may are moved: `entente offloadings` shows how many are left")
 		}
 		return r.result(req)
@@ -55,7 +56,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	cmd.Flags().StringVar(&remoteName, "remote-name", "", "The namespace's name abroad, with --mapping Chosen, which it implies; providers have to list it in their policies")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which the pods may run; may be repeated (default: unchanged, and all at first)")
 	cmd.Flags().BoolVar(&all, "all-peers", false, "Let the pods run in all peers again")
-	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they no longer may (default: unchanged; with --strategy or --peer, and at first, they stay until they end)")
+	move.Add(cmd.Flags(), "move", "Move pods that run where they no longer may; --move=false lets them stay until they end (default: unchanged, and they stay at first)")
 	cmd.Flags().Var(&lost, "peer-lost", "What happens to pods in a provider that does not respond: keep, evict=DURATION or fence=DURATION (default: unchanged, and keep at first)")
 	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: unchanged, and Denied at first)", "Denied", "Allowed")
 	cmd.Flags().Var(&open, "open-to", "Another offloaded `namespace` whose pods abroad may use the Services of this one; may be repeated; * is all, and \"\" none (default: unchanged, and none at first)")

@@ -107,10 +107,9 @@ func openToOf(namespace, all, there string) string {
 	return namespace
 }
 
-// keepUnset sets what a request leaves out to what it is. Whether pods are moved belongs to where they may run: a
-// request that sets either sets both.
+// keepUnset sets what a request leaves out to what it is.
 func keepUnset(want, old *v1alpha1.NamespaceOffloadingSpec, req *ententev1.OffloadNamespaceRequest) {
-	if req.GetPodStrategy() == "" && len(req.GetPeers()) == 0 && !req.GetMove() {
+	if req.Move == nil {
 		want.Misplaced = old.Misplaced
 	}
 	if len(req.GetPeers()) == 0 {

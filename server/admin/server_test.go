@@ -1045,7 +1045,7 @@ func TestANamespaceIsOffloadedAndReturned(t *testing.T) {
 	if diff := cmp.Diff(v1alpha1.NamespaceOffloadingSpec{PodStrategy: "LocalAndRemote", NameMapping: "Suffixed", Misplaced: "Stay"}, get()); diff != "" {
 		t.Errorf("defaults (-want +got)\n%s", diff)
 	}
-	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}, Move: true}); err != nil {
+	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}, Move: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	spec := get()
@@ -1124,7 +1124,7 @@ func TestAnOffloadingKeepsWhatACallLeavesOut(t *testing.T) {
 		}
 		return o.Spec
 	}
-	want := offload(&ententev1.OffloadNamespaceRequest{PodStrategy: "Remote", Peers: []string{"office"}, Move: true})
+	want := offload(&ententev1.OffloadNamespaceRequest{PodStrategy: "Remote", Peers: []string{"office"}, Move: new(true)})
 	for _, change := range []struct {
 		name string
 		req  *ententev1.OffloadNamespaceRequest
@@ -1139,13 +1139,11 @@ func TestAnOffloadingKeepsWhatACallLeavesOut(t *testing.T) {
 		}},
 		{"nothing", &ententev1.OffloadNamespaceRequest{}, func() {}},
 		{"that it is open to none", &ententev1.OffloadNamespaceRequest{OpenTo: &ententev1.NamespaceList{}}, func() { want.OpenTo = nil }},
-		{"the strategy, and so that pods stay", &ententev1.OffloadNamespaceRequest{PodStrategy: "LocalAndRemote"}, func() {
-			want.PodStrategy, want.Misplaced = v1alpha1.StrategyLocalAndRemote, v1alpha1.MisplacedStay
-		}},
-		{"that pods move", &ententev1.OffloadNamespaceRequest{Move: true}, func() { want.Misplaced = v1alpha1.MisplacedMove }},
-		{"all peers, and so that pods stay", &ententev1.OffloadNamespaceRequest{Peers: []string{"peers/-"}}, func() {
-			want.ClusterSelector, want.Misplaced = nil, v1alpha1.MisplacedStay
-		}},
+		{"the strategy", &ententev1.OffloadNamespaceRequest{PodStrategy: "LocalAndRemote"}, func() { want.PodStrategy = v1alpha1.StrategyLocalAndRemote }},
+		{"all peers", &ententev1.OffloadNamespaceRequest{Peers: []string{"peers/-"}}, func() { want.ClusterSelector = nil }},
+		{"that pods stay", &ententev1.OffloadNamespaceRequest{Move: new(false)}, func() { want.Misplaced = v1alpha1.MisplacedStay }},
+		{"the strategy again", &ententev1.OffloadNamespaceRequest{PodStrategy: "Remote"}, func() { want.PodStrategy = v1alpha1.StrategyRemote }},
+		{"that pods move", &ententev1.OffloadNamespaceRequest{Move: new(true)}, func() { want.Misplaced = v1alpha1.MisplacedMove }},
 	} {
 		change.set()
 		if diff := cmp.Diff(want, offload(change.req)); diff != "" {

@@ -102,7 +102,7 @@ func TestAnUpdateChangesItsFieldsOnly(t *testing.T) {
 			mask: []string{"name", "peer", "resources.amounts", "contract", "node", "provider", "accepted.status", "accepted.lastTransitionTime"},
 			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
-		"all that was read, sent back":    {to: peeringMessage(&v1alpha1.PeeringRequest{Spec: *base.DeepCopy()}), want: base},
+		"all that was read, sent back":   {to: peeringMessage(&v1alpha1.PeeringRequest{Spec: *base.DeepCopy()}), want: base},
 		"another pool":                   {to: &ententev1.Peering{Pool: "spot"}, field: "peering.pool"},
 		"another node selector":          {to: &ententev1.Peering{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, field: "peering.node_selector"},
 		"another storage class":          {to: &ententev1.Peering{StorageClasses: []string{"slow"}}, field: "peering.storage_classes"},

@@ -2120,9 +2120,8 @@ type OffloadNamespaceRequest struct {
 	// unchanged.
 	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Whether pods that run where they are no longer allowed to run are moved, as their
-	// disruption budgets permit. Otherwise they stay until they end, if pod_strategy or peers is
-	// set, and it is unchanged if neither is.
-	Move bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
+	// disruption budgets permit, or stay until they end, as initially. Unset leaves it unchanged.
+	Move *bool `protobuf:"varint,5,opt,name=move,proto3,oneof" json:"move,omitempty"`
 	// What happens to its pods at a provider that does not respond; unset leaves it unchanged.
 	PeerLost *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
 	// Its name at every provider, only with the mapping Chosen, which it implies. The provider's
@@ -2197,8 +2196,8 @@ func (x *OffloadNamespaceRequest) GetPeers() []string {
 }
 
 func (x *OffloadNamespaceRequest) GetMove() bool {
-	if x != nil {
-		return x.Move
+	if x != nil && x.Move != nil {
+		return *x.Move
 	}
 	return false
 }
@@ -7244,18 +7243,19 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xa0\x04\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xae\x04\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12B\n" +
 	"\fname_mapping\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\bSuffixedR\x04SameR\x06ChosenR\vnameMapping\x12%\n" +
-	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\x12\x12\n" +
-	"\x04move\x18\x05 \x01(\bR\x04move\x121\n" +
+	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\x12\x17\n" +
+	"\x04move\x18\x05 \x01(\bH\x00R\x04move\x88\x01\x01\x121\n" +
 	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12L\n" +
 	"\vremote_name\x18\a \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\n" +
 	"remoteName\x123\n" +
 	"\bhome_api\x18\b \x01(\tB\x18\xbaH\x15r\x13R\x00R\x06DeniedR\aAllowedR\ahomeApi\x122\n" +
-	"\aopen_to\x18\t \x01(\v2\x19.entente.v1.NamespaceListR\x06openTo\"q\n" +
+	"\aopen_to\x18\t \x01(\v2\x19.entente.v1.NamespaceListR\x06openToB\a\n" +
+	"\x05_move\"q\n" +
 	"\rNamespaceList\x12`\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\tB@\xbaH=\x92\x01:\x10@\x18\x01\"4r2\x18P2.^namespaces/([a-z0-9]([-a-z0-9]*[a-z0-9])?|-)$R\n" +
@@ -7998,6 +7998,7 @@ func file_entente_v1_admin_proto_init() {
 		return
 	}
 	file_entente_v1_resources_proto_init()
+	file_entente_v1_admin_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

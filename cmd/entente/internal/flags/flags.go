@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,6 +48,37 @@ func (p *Duration) Proto() *durationpb.Duration {
 	}
 	return durationpb.New(time.Duration(*p))
 }
+
+// Switch is a flag that is true, false or not given.
+type Switch struct {
+	// Given is nil if the flag was not given.
+	Given *bool
+}
+
+// Add adds the flag; its name alone means true.
+func (s *Switch) Add(to *pflag.FlagSet, name, usage string) {
+	to.VarPF(s, name, "", usage).NoOptDefVal = "true"
+}
+
+func (s *Switch) String() string {
+	if s.Given == nil {
+		return ""
+	}
+	return strconv.FormatBool(*s.Given)
+}
+
+// Set implements pflag.Value.
+func (s *Switch) Set(text string) error {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return errors.New("want true or false")
+	}
+	s.Given = &b
+	return nil
+}
+
+// Type implements pflag.Value.
+func (*Switch) Type() string { return "bool" }
 
 // PeerLost is a flag that says what happens to pods in a provider that does not respond; its
 // zero value means that it was not given.

@@ -130,6 +130,22 @@ func TestResourcesAreGivenOnce(t *testing.T) {
 	}
 }
 
+func TestASwitchMayBeLeftOut(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{"": "", "--move": "true", "--move=true": "true", "--move=false": "false"} {
+		var move Switch
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		move.Add(flags, "move", "")
+		if err := flags.Parse(strings.Fields(args)); err != nil || move.String() != want || (move.Given == nil) != (want == "") {
+			t.Errorf("%q: %v, %v, want %q", args, move.Given, err, want)
+		}
+	}
+	var move Switch
+	if err := move.Set("perhaps"); err == nil || move.Given != nil {
+		t.Errorf("perhaps: %v, %v", err, move.Given)
+	}
+}
+
 func TestChoicesAreLimitedToTheListedValues(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{"": "a", "--way b": "b", "-w a": "a", "--way c": "", "--way=": ""} {
