@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -218,7 +219,7 @@ func newRig(t testing.TB) *rig {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs /dev/net/tun: %v", err)
 	}
-	r := &rig{t: t, prefix: fmt.Sprintf("tt%x%c", os.Getpid()&0xffff, 'a'+rigs.Add(1)%26)}
+	r := &rig{t: t, prefix: fmt.Sprintf("t%04x%02s", os.Getpid()&0xffff, strconv.FormatInt(int64(rigs.Add(1)), 36))}
 	if out, err := exec.Command("ip", "netns", "add", r.prefix+"probe").CombinedOutput(); err != nil {
 		t.Skipf("cannot make network namespaces: %s", out)
 	}
