@@ -75,7 +75,7 @@ func (n NodePlan) ranges() []m {
 		owner := netip.PrefixFrom(n.Borrowed[0], first.Bits()).Masked()
 		ranges = append(ranges, m{
 			"subnet": owner.String(), "rangeStart": n.Borrowed[0].String(), "rangeEnd": n.Borrowed[k-1].String(),
-			"gateway": first.Addr().Next().String(), // that of the block is an address of its owner
+			"gateway": gatewayOf(n.Borrowed).String(), // that of the block is an address of its owner
 		})
 	}
 	for _, b := range n.Blocks[1:] {
@@ -134,7 +134,7 @@ func (s nodeSpec) routes() []podRoute {
 		if n.Name == s.Node.Name {
 			continue
 		}
-		for _, p := range n.Pods() {
+		for _, p := range n.reached() {
 			via := n.addressLike(p.Addr())
 			if n.Subnet != s.Node.Subnet {
 				via = s.Cluster.lans()[s.Node.Subnet].gatewayLike(p.Addr())

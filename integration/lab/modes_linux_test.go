@@ -170,7 +170,7 @@ func (n *networkTest) podsHaveTheirAddresses() {
 			}
 		}
 		for _, block := range node.Blocks {
-			if out, err := n.routeTo(node.Name, numbered(block, blockSize-2)); err == nil {
+			if out, err := n.routeTo(node.Name, numbered(block, blockSize-6)); err == nil {
 				n.t.Errorf("what %s sends to no pod of its own goes %s", node.Name, out)
 			}
 		}

@@ -177,7 +177,7 @@ func (n internet) routePods(c ClusterPlan) error {
 		}
 	}
 	for _, node := range c.Nodes {
-		for _, p := range node.Pods() {
+		for _, p := range node.reached() {
 			via := node.addressLike(p.Addr())
 			r := &netlink.Route{LinkIndex: links[node.Subnet], Dst: ipNet(p), Gw: via.AsSlice(), Table: tables + c.Index}
 			if err := netlink.RouteReplace(r); err != nil {

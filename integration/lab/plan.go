@@ -498,6 +498,22 @@ func (n NodePlan) Pods() []netip.Prefix {
 	return all
 }
 
+// reached are the prefixes to the node: those of its pods, and the gateways of pods with borrowed addresses.
+func (n NodePlan) reached() []netip.Prefix {
+	all := n.Pods()
+	for i, a := range n.Borrowed {
+		if i == len(n.Borrowed)-1 || n.Borrowed[i+1].Is4() != a.Is4() {
+			gateway := gatewayOf(n.Borrowed[:i+1])
+			all = append(all, netip.PrefixFrom(gateway, gateway.BitLen()))
+		}
+	}
+	return all
+}
+
+// gatewayOf is the address of a node that its pods with borrowed addresses have as their gateway: the next one, which has to be
+// in their block, and which the block's owner leaves to it.
+func gatewayOf(borrowed []netip.Addr) netip.Addr { return borrowed[len(borrowed)-1].Next() }
+
 // lans are the networks that the cluster's nodes are on, by NodePlan.Subnet.
 func (c ClusterPlan) lans() []Segment {
 	return append([]Segment{{Name: c.LANName, Prefix: c.LAN, Prefix6: c.LAN6, Gateway: c.Gateway, Gateway6: c.Gateway6}}, c.More...)
