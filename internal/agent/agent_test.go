@@ -47,6 +47,13 @@ func TestServiceEndpointsFollowTheServiceType(t *testing.T) {
 	for i := range 20 {
 		many = append(many, nodeWith(string(rune('a'+i)), "", netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}).String(), true))
 	}
+	both := nodeWith("a", "", "10.0.0.1", true)
+	both.Status.Addresses = append(both.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "fd00::1"})
+	of := func(families ...corev1.IPFamily) *corev1.Service {
+		s := service(corev1.ServiceTypeNodePort)
+		s.Spec.IPFamilies = families
+		return s
+	}
 	for name, tc := range map[string]struct {
 		service *corev1.Service
 		nodes   []corev1.Node
@@ -62,6 +69,10 @@ func TestServiceEndpointsFollowTheServiceType(t *testing.T) {
 			service: service(corev1.ServiceTypeNodePort), nodes: []corev1.Node{nodeWith("a", "192.0.2.1", "10.0.0.1", true)}, want: []string{"192.0.2.1:30743"},
 		},
 		"IPv6 is bracketed": {service: service(corev1.ServiceTypeNodePort), nodes: []corev1.Node{nodeWith("a", "", "fd00::1", true)}, want: []string{"[fd00::1]:30743"}},
+		"a Service of one family is dialled at addresses of that": {service: of(corev1.IPv6Protocol), nodes: []corev1.Node{both}, want: []string{"[fd00::1]:30743"}},
+		"one of both at each": {
+			service: of(corev1.IPv4Protocol, corev1.IPv6Protocol), nodes: []corev1.Node{both}, want: []string{"10.0.0.1:30743", "[fd00::1]:30743"},
+		},
 		"a load balancer is dialled at its own port": {
 			service: service(corev1.ServiceTypeLoadBalancer, corev1.LoadBalancerIngress{IP: "192.0.2.7"}, corev1.LoadBalancerIngress{Hostname: "lb.example"}),
 			want:    []string{"192.0.2.7:7443", "lb.example:7443"},

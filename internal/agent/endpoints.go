@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -65,7 +66,7 @@ func ServiceEndpoints(service *corev1.Service, nodes []corev1.Node) []string {
 					continue
 				}
 				for _, a := range nodes[n].Status.Addresses {
-					if a.Type == kind {
+					if a.Type == kind && kube.HasFamily(service, a.Address) {
 						out = append(out, net.JoinHostPort(a.Address, strconv.Itoa(int(port.NodePort))))
 					}
 				}

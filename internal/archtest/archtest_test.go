@@ -264,13 +264,13 @@ var rules = []rule{
 	// Which preshared keys tunnels have.
 	{
 		packages: "internal/presharedkeys",
-		ours:     []string{"api/...", "peering/...", "internal/gateways", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/gateways", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
-		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	{

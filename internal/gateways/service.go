@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 )
 
 // Services configures the Services by which other clusters dial gateways, one for each gateway: each
@@ -113,7 +114,7 @@ func serviceFor(cfg Services, name string, g gateway) gatewayService {
 	labels := map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, componentLabel: componentGateway}
 	owner := metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("FabricNode").WithName(g.node).WithUID(g.uid).WithController(true)
 	out.service = corev1ac.Service(name, cfg.Namespace).WithLabels(labels).WithAnnotations(cfg.Annotations).WithOwnerReferences(owner).
-		WithSpec(corev1ac.ServiceSpec().WithType(cfg.Type).WithExternalTrafficPolicy(corev1.ServiceExternalTrafficPolicyLocal).
+		WithSpec(corev1ac.ServiceSpec().WithType(cfg.Type).WithIPFamilyPolicy(corev1.IPFamilyPolicyPreferDualStack).WithExternalTrafficPolicy(corev1.ServiceExternalTrafficPolicyLocal).
 			WithPorts(corev1ac.ServicePort().WithName("wireguard").WithProtocol(corev1.ProtocolUDP).WithPort(int32(port)).WithTargetPort(intstr.FromInt32(int32(port)))))
 	if cfg.Type == corev1.ServiceTypeLoadBalancer && cfg.Class != "" {
 		out.service.Spec.WithLoadBalancerClass(cfg.Class)
@@ -168,8 +169,9 @@ func servedAt(s *corev1.Service, addresses []corev1.NodeAddress) (endpoints []st
 		if port.NodePort == 0 {
 			return nil, fmt.Sprintf("Service %s has no port on its node yet", s.Name)
 		}
-		if endpoints = nodeEndpoints(addresses, strconv.Itoa(int(port.NodePort))); len(endpoints) == 0 {
-			return nil, fmt.Sprintf("Service %s: its node has no address", s.Name)
+		has := slices.DeleteFunc(slices.Clone(addresses), func(a corev1.NodeAddress) bool { return !kube.HasFamily(s, a.Address) })
+		if endpoints = nodeEndpoints(has, strconv.Itoa(int(port.NodePort))); len(endpoints) == 0 {
+			return nil, fmt.Sprintf("Service %s: its node has no address of the Service's families", s.Name)
 		}
 		return endpoints, ""
 	}

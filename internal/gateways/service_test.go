@@ -55,6 +55,10 @@ func TestServiceEndpointsAreThoseOfItsType(t *testing.T) {
 		"a node's addresses with the Service's port": {
 			service: corev1.Service{Spec: corev1.ServiceSpec{Type: np, Ports: port(31000)}}, addresses: addresses, want: []string{"192.0.2.1:31000", "10.0.0.1:31000"},
 		},
+		"a node's addresses of the Service's families": {
+			service:   corev1.Service{Spec: corev1.ServiceSpec{Type: np, Ports: port(31000), IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}},
+			addresses: append([]corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: "2001:db8::1"}}, addresses...), want: []string{"192.0.2.1:31000", "10.0.0.1:31000"},
+		},
 		"a port that is not given yet": {service: corev1.Service{Spec: corev1.ServiceSpec{Type: np, Ports: port(0)}}, addresses: addresses, problem: "no port on its node yet"},
 		"a node without addresses":     {service: corev1.Service{Spec: corev1.ServiceSpec{Type: np, Ports: port(31000)}}, problem: "has no address"},
 		"a Service without ports":      {service: corev1.Service{Spec: corev1.ServiceSpec{Type: lb}}, problem: "has no port"},

@@ -4,7 +4,9 @@ package kube
 
 import (
 	"net/netip"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -32,6 +34,17 @@ func Addrs(texts []string) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// HasFamily reports whether a Service is reached at addresses of a host of this one's family. One that names no
+// family yet may be of any.
+func HasFamily(service *corev1.Service, address string) bool {
+	a, err := netip.ParseAddr(address)
+	family := corev1.IPv4Protocol
+	if a.Is6() {
+		family = corev1.IPv6Protocol
+	}
+	return err != nil || len(service.Spec.IPFamilies) == 0 || slices.Contains(service.Spec.IPFamilies, family)
 }
 
 // Prefixes returns the texts that are prefixes.
