@@ -203,7 +203,8 @@ func ShowGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
 }
 
 // homeIPs returns the addresses under which home reaches a pod: the first of each family, as the
-// API server allows one of each.
+// API server allows one of each. That of the node's family comes first, as of all pods at home: the
+// provider's first family may be another one.
 func (v Addresses) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 	var out []corev1.PodIP
 	var has4, has6 bool
@@ -213,7 +214,11 @@ func (v Addresses) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 			continue
 		}
 		has4, has6 = has4 || home.Is4(), has6 || home.Is6()
-		out = append(out, corev1.PodIP{IP: home.String()})
+		at := len(out)
+		if home.Is4() == v.Host.Is4() && v.Host.IsValid() {
+			at = 0
+		}
+		out = slices.Insert(out, at, corev1.PodIP{IP: home.String()})
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,24 @@ var testNow = metav1.Unix(1_000_000, 0)
 
 func testView() Addresses {
 	return Addresses{Host: netip.MustParseAddr("10.1.2.3"), Translate: podstatustest.Translate}
+}
+
+func TestPodsAbroadHaveAnAddressOfHomesFirstFamilyFirst(t *testing.T) {
+	t.Parallel()
+	as := func(a netip.Addr) (netip.Addr, bool) { return a, true }
+	for host, want := range map[string][]corev1.PodIP{
+		"10.1.2.3": {{IP: "10.200.0.7"}, {IP: "fd00::7"}}, "fd00::3": {{IP: "fd00::7"}, {IP: "10.200.0.7"}}, "": {{IP: "10.200.0.7"}, {IP: "fd00::7"}},
+	} {
+		v := Addresses{Translate: as}
+		if host != "" {
+			v.Host = netip.MustParseAddr(host)
+		}
+		remote := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.200.0.7", PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "fd00::7"}, {IP: "fd00::8"}}}
+		got := Translate(&corev1.Pod{}, &remote, v, testNow)
+		if !slices.Equal(got.PodIPs, want) || got.PodIP != want[0].IP {
+			t.Errorf("on a node at %q the pod is at %s, %v; want %v", host, got.PodIP, got.PodIPs, want)
+		}
+	}
 }
 
 func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
