@@ -2,10 +2,12 @@ package lab
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
-// Families says of which IP families the addresses of nodes, pods and Services are.
+// Families says of which IP families the addresses of nodes, pods and Services are. Several, with commas between them, are
+// those of the clusters in turn: with "ipv4,dual" the second cluster is dual-stack.
 type Families string
 
 const (
@@ -18,8 +20,29 @@ const (
 	DualStack Families = "dual"
 )
 
-func (f Families) has4() bool { return f != IPv6Only }
-func (f Families) has6() bool { return f != IPv4Only }
+// of is the families of cluster number i.
+func (f Families) of(i int) Families {
+	each := strings.Split(string(f), ",")
+	return Families(each[(i-1)%len(each)])
+}
+
+// valid reports whether all of them are known.
+func (f Families) valid() bool {
+	for each := range strings.SplitSeq(string(f), ",") {
+		if !slices.Contains([]Families{IPv4Only, IPv6Only, DualStack}, Families(each)) {
+			return false
+		}
+	}
+	return true
+}
+
+// has4 and has6 report whether any cluster has addresses of IPv4, and of IPv6.
+func (f Families) has4() bool { return f.any(IPv4Only) }
+func (f Families) has6() bool { return f.any(IPv6Only) }
+
+func (f Families) any(one Families) bool {
+	return slices.ContainsFunc(strings.Split(string(f), ","), func(each string) bool { return Families(each) == one || Families(each) == DualStack })
+}
 
 // The lab's IPv6 prefixes are of one unique local one (RFC 4193), fd6c:6162::/32, which
 // says lab. Its third group says what a prefix is for, the fourth whose it is.

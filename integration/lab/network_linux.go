@@ -42,7 +42,7 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 		"net/ipv4/ip_forward":                "1",
 		"net/bridge/bridge-nf-call-iptables": "1",
 	}
-	if s.Options.Families.has6() {
+	if s.families().has6() {
 		settings["net/ipv6/conf/all/forwarding"] = "1"
 		settings["net/bridge/bridge-nf-call-ip6tables"] = "1"
 	}

@@ -69,9 +69,12 @@ func (s nodeSpec) processes() []process {
 	)
 }
 
+// families are those of the node's cluster.
+func (s nodeSpec) families() Families { return s.Options.Families.of(s.Cluster.Index) }
+
 // nodeIPs are the addresses that the node has in Kubernetes.
 func (s nodeSpec) nodeIPs() []netip.Addr {
-	if s.Options.Families == DualStack {
+	if s.families() == DualStack {
 		return s.Node.Addresses()
 	}
 	return []netip.Addr{s.Node.Address}
@@ -96,7 +99,7 @@ func (s nodeSpec) control() controlPlane {
 
 // everywhere is the address to listen on for all that the node has.
 func (s nodeSpec) everywhere() netip.Addr {
-	if s.Options.Families.has6() {
+	if s.families().has6() {
 		return netip.IPv6Unspecified() // and with it IPv4
 	}
 	return netip.IPv4Unspecified()

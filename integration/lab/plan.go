@@ -94,7 +94,7 @@ type Options struct {
 	Nodes int `json:"nodes"`
 	// CIDRs is same or distinct; default same.
 	CIDRs CIDRs `json:"cidrs"`
-	// Families is ipv4, ipv6 or dual; default ipv4.
+	// Families is ipv4, ipv6 or dual, or a list of them; default ipv4.
 	Families Families `json:"families"`
 	// LAN is separate or shared; default separate.
 	LAN LAN `json:"lan"`
@@ -194,8 +194,8 @@ func (o Options) checkNetwork() error {
 		return fmt.Errorf("IPAM %q: want %s, %s or %s", o.IPAM, NodeIPAM, PoolIPAM, SharedPoolIPAM)
 	case o.Proxy != NFTablesProxy && o.Proxy != IPTablesProxy:
 		return fmt.Errorf("proxy %q: want %s or %s", o.Proxy, NFTablesProxy, IPTablesProxy)
-	case o.Families != IPv4Only && o.Families != IPv6Only && o.Families != DualStack:
-		return fmt.Errorf("families %q: want %s, %s or %s", o.Families, IPv4Only, IPv6Only, DualStack)
+	case !o.Families.valid():
+		return fmt.Errorf("families %q: want %s, %s or %s, or several of them with commas between", o.Families, IPv4Only, IPv6Only, DualStack)
 	case o.Light && (o.Subnets != 1 || o.CNI != BridgeCNI || o.IPAM != NodeIPAM || o.NoNodeCIDRs || o.Proxy != NFTablesProxy || o.Families != IPv4Only):
 		return errors.New("a light lab has no nodes whose network could be another")
 	case o.Subnets > o.Nodes:
@@ -316,14 +316,15 @@ func planSegments(o Options) []Segment {
 	}
 	var all []Segment
 	for i := 1; i <= o.Clusters; i++ {
+		families := o.Families.of(i)
 		for j, suffix := range []string{"", "b"}[:o.Subnets] {
 			b := byte(i + 128*j)
 			s := Segment{Name: fmt.Sprintf("lan%d%s", i, suffix)}
-			if o.Families.has4() {
+			if families.has4() {
 				s.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24)
 				s.Gateway = numbered(s.Prefix, 1)
 			}
-			if o.Families.has6() {
+			if families.has6() {
 				s.Prefix6 = prefix6(lans6, b, 64)
 				s.Gateway6 = numbered(s.Prefix6, 1)
 			}
@@ -409,20 +410,20 @@ func planCluster(o Options, i int, lans []Segment) ClusterPlan {
 
 // planPrefixes gives the cluster its prefixes of pods and Services.
 func (c *ClusterPlan) planPrefixes(o Options) {
-	own := byte(0)
+	own, families := byte(0), o.Families.of(c.Index)
 	if o.CIDRs == DistinctCIDRs {
 		own = byte(c.Index)
 	}
-	if o.Families.has4() {
+	if families.has4() {
 		c.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, 0, 0}), 16)
 		c.ServiceCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96 + own, 0, 0}), 16)
 		c.APIService, c.DNSService = numbered(c.ServiceCIDR, 1), numbered(c.ServiceCIDR, 10)
 	}
-	if !o.Families.has6() {
+	if !families.has6() {
 		return
 	}
 	pods, services := prefix6(pods6+uint16(own), 0, 56), prefix6(services6+uint16(own), 0, 112)
-	if o.Families.has4() {
+	if families.has4() {
 		c.PodCIDR6, c.ServiceCIDR6, c.DNSService6 = pods, services, numbered(services, 10)
 		return
 	}

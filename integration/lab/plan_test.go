@@ -35,6 +35,7 @@ func TestPlanRefusesImpossibleLabs(t *testing.T) {
 		"a pool shared by one node":                   {IPAM: SharedPoolIPAM},
 		"a CNI of no nodes":                           {CNI: FlannelCNI, Light: true},
 		"families that are not known":                 {Families: "ipx"},
+		"families of which one is not known":          {Families: "ipv4,"},
 		"families of no nodes":                        {Families: DualStack, Light: true},
 		"IPv6 on a shared LAN":                        {Families: DualStack, LAN: SharedLAN},
 		"IPv6 with flannel":                           {Families: IPv6Only, CNI: FlannelCNI},

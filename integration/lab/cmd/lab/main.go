@@ -170,7 +170,7 @@ func (c *command) upOptions() (lab.Options, error) {
 	fs.IntVar(&o.Clusters, "clusters", 2, "number of clusters")
 	fs.IntVar(&o.Nodes, "nodes", 1, "nodes of each cluster")
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
-	families := fs.String("families", string(lab.IPv4Only), "IP families of nodes, pods and Services: ipv4, ipv6, or dual for both")
+	families := fs.String("families", string(lab.IPv4Only), "IP families of nodes, pods and Services: ipv4, ipv6, or dual for both; several, such as ipv4,dual, are those of the clusters in turn")
 	lan := fs.String("lan", string(lab.SeparateLANs), "LANs of the clusters: separate, with a router between them, or one that they share")
 	fs.IntVar(&o.Subnets, "subnets", 1, "networks between which the nodes of a cluster alternate, with the router between them")
 	cni := fs.String("cni", string(lab.BridgeCNI), "network plugin: bridge, with routes between nodes, or flannel, with vxlan and its own masquerading")
