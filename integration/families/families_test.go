@@ -107,4 +107,3 @@ func runsAt(ctx context.Context, t *testing.T, home, provider *e2e.Side) {
 		}
 	}
 }
-
