@@ -547,7 +547,7 @@ func (c *fakeCluster) ListOffloadings(context.Context, *ententev1.ListOffloading
 		},
 		{
 			Namespace: "namespaces/shop", PodStrategy: "LocalAndRemote", NameMapping: "Suffixed", State: "Ready", CreateTime: timestamppb.New(epoch.Add(-time.Minute)),
-			PeerLost: &ententev1.PeerLost{Action: "Fence"},
+			PeerLost: &ententev1.PeerLost{Action: "Fence"}, OpenTo: []string{"namespaces/batch"},
 			Clusters: []*ententev1.OffloadingInCluster{{Peer: "peers/provider", RemoteName: "shop-cccccccc", Contract: "c-7d1f", State: "Ready", Fence: durationpb.New(5 * time.Minute)}},
 		},
 	}}, nil

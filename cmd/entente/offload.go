@@ -46,6 +46,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
 		r.done("Namespace %s is offloaded%s", r.argv[0], how)
+		r.opened(ctx, open.List)
 		if req.GetMove() {
 			r.done("Those that run where they no longer may are moved: `entente offloadings` shows how many are left")
 		}
@@ -62,6 +63,19 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	cmd.Flags().Var(&open, "open-to", "Another offloaded `namespace` whose pods abroad may use the Services of this one; may be repeated; * is all, and \"\" none (default: unchanged, and none at first)")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
+}
+
+// opened prints to which namespaces one is open from now on, and which of them have no pods abroad.
+func (r *run) opened(ctx context.Context, to *ententev1.NamespaceList) {
+	if to == nil {
+		return
+	}
+	r.done("Its Services are open to pods abroad of %s", format.OpenTo(to.GetNamespaces(), "no other namespace"))
+	if all, err := r.offloadings(ctx); err == nil {
+		for _, name := range format.NotOffloaded(to.GetNamespaces(), all) {
+			r.note("namespace %s is not offloaded, so no pod of it runs abroad: entente offload namespace %s", name, name)
+		}
+	}
 }
 
 func (a *app) offloadingsCommand() *cobra.Command {
@@ -91,13 +105,13 @@ func (a *app) offloadingsCommand() *cobra.Command {
 }
 
 func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
-	t := a.noted("NAMESPACE", "PROVIDER", "CONTRACT", "CALLED THERE", "STATE", "FENCE", "WHY")
+	t := a.noted("NAMESPACE", "PROVIDER", "CONTRACT", "CALLED THERE", "STATE", "FENCE", "OPEN TO", "WHY")
 	for _, o := range all {
 		for _, in := range o.GetClusters() {
-			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetContract(), "-"), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), in.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetContract(), "-"), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), format.OpenTo(o.GetOpenTo(), "-"), in.GetMessage())
 		}
 		if len(o.GetClusters()) == 0 {
-			t.Row(format.Short(o.GetNamespace()), "-", "-", "-", cmp.Or(o.GetState(), v1alpha1.OffloadingPending), "-", o.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), "-", "-", "-", cmp.Or(o.GetState(), v1alpha1.OffloadingPending), "-", format.OpenTo(o.GetOpenTo(), "-"), o.GetMessage())
 		}
 	}
 	return t

@@ -182,6 +182,17 @@ func TestWatchReportsThatItIsBack(t *testing.T) {
 	}
 }
 
+func TestOffloadSaysToWhomANamespaceIsOpen(t *testing.T) {
+	w := peered()
+	offload := func(to string) []string { return []string{"offload", "namespace", "data", "--open-to", to} }
+	golden(t, "offload-open-to", w, offload("shop,soph"), offload("*"), offload(""))
+	sent(t, w.consumer,
+		"OffloadNamespace namespaces/data   [] open to [namespaces/shop namespaces/soph]",
+		"OffloadNamespace namespaces/data   [] open to [namespaces/-]",
+		"OffloadNamespace namespaces/data   [] open to []",
+	)
+}
+
 func TestSmallCommandsPrintTheirResults(t *testing.T) {
 	w := newWorld()
 	golden(t, "small", w,

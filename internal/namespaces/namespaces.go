@@ -107,6 +107,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	offloading.Status.Clusters = clusters
 	offloading.Status.State, offloading.Status.Message = stateOf(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
+	if unknown, err := r.opensToNone(ctx, offloading.Spec.OpenTo); err != nil {
+		return reconcile.Result{}, err
+	} else if offloading.Status.State == v1alpha1.OffloadingReady && unknown != "" {
+		offloading.Status.Message = "openTo: namespace " + unknown + " is not offloaded, so no pod of it runs abroad"
+	}
 	if problem := r.notPlaced(); offloading.Status.State == v1alpha1.OffloadingReady && offloading.Spec.PodStrategy != v1alpha1.StrategyLocal && problem != "" {
 		offloading.Status.Message = problem
 	}
@@ -115,6 +120,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	r.recordAgreed(before, &offloading)
 	return reconcile.Result{RequeueAfter: statesPoll}, nil
+}
+
+// opensToNone returns the first of the namespaces that is not offloaded; empty if all are.
+func (r *Reconciler) opensToNone(ctx context.Context, openTo []string) (string, error) {
+	for _, namespace := range openTo {
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &v1alpha1.NamespaceOffloading{})
+		switch {
+		case namespace == v1alpha1.AllNamespaces, err == nil:
+		case apierrors.IsNotFound(err):
+			return namespace, nil
+		default:
+			return "", fmt.Errorf("read the offloading of namespace %s: %w", namespace, err)
+		}
+	}
+	return "", nil
 }
 
 func (r *Reconciler) notPlaced() string {

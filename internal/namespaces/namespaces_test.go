@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,6 +225,32 @@ func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
 				t.Errorf("stateOf = %q, %q, want %q, %q", state, message, tt.state, tt.message)
 			}
 		})
+	}
+}
+
+func TestAStatusNamesANamespaceThatNothingIsOpenedTo(t *testing.T) {
+	t.Parallel()
+	of := func(namespace string, openTo ...string) *v1alpha1.NamespaceOffloading {
+		return &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "offloading"}, Spec: v1alpha1.NamespaceOffloadingSpec{OpenTo: openTo}}
+	}
+	for want, openTo := range map[string][]string{
+		"":                              {"shop", "*"},
+		"openTo: namespace soph is not": {"shop", "soph", "bank"},
+	} {
+		data := of("data", openTo...)
+		c := peertest.Client(t, data, of("shop"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "data"}})
+		r := &Reconciler{Client: c, Changed: func() {}, States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster {
+			return []v1alpha1.NamespaceInCluster{{ForeignCluster: "a", Contract: "c", State: v1alpha1.OffloadingReady}}
+		}}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(data)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(data), data); err != nil {
+			t.Fatal(err)
+		}
+		if got := data.Status.Message; data.Status.State != v1alpha1.OffloadingReady || !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("open to %q the state is %s, %q; want Ready, %q", openTo, data.Status.State, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package format
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -31,4 +32,29 @@ func PeerLost(p *ententev1.PeerLost) string {
 		return string(v1alpha1.PeerLostKeep)
 	}
 	return p.GetAction() + " " + Span(cmp.Or(p.GetAfter(), durationpb.New(peering.DefaultLossAfter)), "")
+}
+
+// OpenTo lists the namespaces that one is open to; none is what is said of an empty list.
+func OpenTo(namespaces []string, none string) string {
+	names := make([]string, 0, len(namespaces))
+	for _, name := range namespaces {
+		if name == allNamespaces {
+			return "all"
+		}
+		names = append(names, Short(name))
+	}
+	return cmp.Or(strings.Join(names, ","), none)
+}
+
+// allNamespaces stands for all namespaces.
+const allNamespaces = "namespaces/-"
+
+// NotOffloaded returns those of the named namespaces that are not offloaded.
+func NotOffloaded(namespaces []string, all []*ententev1.Offloading) (out []string) {
+	for _, name := range namespaces {
+		if name != allNamespaces && !slices.ContainsFunc(all, func(o *ententev1.Offloading) bool { return o.GetNamespace() == name }) {
+			out = append(out, Short(name))
+		}
+	}
+	return out
 }
