@@ -1,11 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/csv"
 	"fmt"
-	"maps"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +18,7 @@ func (a *app) usageCommand() *cobra.Command {
 			return err
 		}
 		if r.output.Form == printer.FormCSV {
-			return a.usageCSV(usage)
+			return format.UsageCSV(a.out, usage)
 		}
 		if r.output.Structured() || len(usage) == 0 {
 			return printList(r, usage, "Nothing was used yet.", "", nil)
@@ -70,33 +67,4 @@ func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 			_, _ = fmt.Fprintln(a.out, "Periods without a statement are not included.")
 		}
 	}
-}
-
-// usageCSV writes one line per period. There are columns for the resources of all lines.
-func (a *app) usageCSV(usage []*ententev1.Usage) error {
-	resources := map[string]string{}
-	for _, u := range usage {
-		maps.Copy(resources, u.GetStated())
-		maps.Copy(resources, u.GetCounted())
-	}
-	names := format.ResourceNames(resources)
-	header := []string{"contract", "peer", "role", "sequence", "start", "end", "state", "currency", "amount", "counted_amount", "difference_percent"}
-	for _, name := range names {
-		header = append(header, "stated_hours:"+name, "counted_hours:"+name)
-	}
-	w := csv.NewWriter(a.out)
-	_ = w.Write(header) // Error returns it
-	for _, u := range usage {
-		line := []string{
-			format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
-			format.Moment(u.GetStartTime()), format.Moment(u.GetEndTime()), format.UsageState(u),
-			cmp.Or(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
-		}
-		for _, name := range names {
-			line = append(line, u.GetStated()[name], u.GetCounted()[name])
-		}
-		_ = w.Write(line) // Error returns it
-	}
-	w.Flush()
-	return w.Error()
 }
