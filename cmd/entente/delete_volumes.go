@@ -53,6 +53,7 @@ func (f *volumesFlag) apply(ctx context.Context, r *run, yes bool, again string,
 		r.note("and %d more volumes: kubectl get pv -l entente.dev/peer", more)
 	}
 	if !f.delete {
+		r.note("pods with these claims wait until their namespace is offloaded there again, or the volume was moved here while it is: entente move volume CLAIM -n NAMESPACE --to home")
 		r.note("to delete them: %s, while a contract grants storage of their class; or let their provider do it: kubectl get pvc -A -l %s=true", again, v1alpha1.LabelRetained)
 		return nil
 	}

@@ -42,8 +42,8 @@ type memory struct {
 	// are not moved. The fields of a pod that decide this never change, but the NamespaceOffloading
 	// does, so unmoved is cleared with each generation of it.
 	kept, unmoved map[types.UID]string
-	// stranded has, by UID of pods that find no node, the claim with a volume in another cluster that their
-	// last event named.
+	// stranded has, by UID of pods that find no node, the claim with a volume in another cluster and the strategy
+	// that their last event named.
 	stranded map[types.UID]string
 	// jobs has what readJobs returned last.
 	jobs map[types.UID]jobRules
@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	r.warnKept(mem, d.stay)
-	if err := r.warnStranded(ctx, f, mem); err != nil {
+	if err := r.freeStranded(ctx, f, mem); err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, v := range d.evict {

@@ -14,7 +14,7 @@ const (
 	// maxKept is how many pairs of a controller and a virtual node from which it is kept away a namespace may
 	// have. Pods of others wait.
 	maxKept = 128
-	// maxEvictions is how many pods of a namespace are evicted in one reconcile, for each of the two reasons.
+	// maxEvictions is how many pods of a namespace are evicted in one reconcile, for each of the three reasons.
 	maxEvictions = 50
 	// maxJobReads is how many Jobs are read in one reconcile of a namespace. Pods of others wait for the next one.
 	maxJobReads = 20

@@ -82,6 +82,17 @@ func serves(p *corev1.Pod) bool {
 // notReplaced returns why a pod's controller would not replace it, or should not have to; "" if it may. job is why that
 // is so if it is a Job.
 func notReplaced(p *corev1.Pod, job string) string {
+	if why := notMadeAgain(p, job); why != "" {
+		return why
+	}
+	if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
+		return "it has a volume, which stays where it is"
+	}
+	return ""
+}
+
+// notMadeAgain is notReplaced for pods whose volumes are where they should run.
+func notMadeAgain(p *corev1.Pod, job string) string {
 	owner := metav1.GetControllerOfNoCopy(p)
 	switch {
 	case owner == nil:
@@ -90,8 +101,6 @@ func notReplaced(p *corev1.Pod, job string) string {
 		return job
 	case !ofJob(owner) && owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
 		return fmt.Sprintf("it is not known whether its %s would create another: delete it, and another may run elsewhere", owner.Kind)
-	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
-		return "it has a volume, which stays where it is"
 	}
 	return ""
 }

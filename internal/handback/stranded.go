@@ -14,44 +14,80 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-// warnStranded records an event on pods that find no node because a volume of theirs is in another
-// cluster: placement keeps pods with claims at home, since it does not see where volumes are. It does
-// so once per claim.
-func (r *Reconciler) warnStranded(ctx context.Context, f *facts, mem *memory) error {
-	warned := map[types.UID]string{}
+// freeStranded sees to pods that find no node because a volume of theirs is in another cluster. One that may run there
+// now, but was made when its namespace's pods could not, does not tolerate virtual nodes: it is evicted, and its
+// controller makes another. Of others, and those that nobody would make again, it records an event, once per claim and strategy.
+func (r *Reconciler) freeStranded(ctx context.Context, f *facts, mem *memory) error {
+	told, evicted := map[types.UID]string{}, 0
 	for i := range f.pods {
 		p := &f.pods[i]
-		strategy := placement.StrategyOf(p, &f.offloading.Spec)
-		if strategy == v1alpha1.StrategyRemote || !findsNoNode(p) {
+		remote := placement.StrategyOf(p, &f.offloading.Spec) == v1alpha1.StrategyRemote
+		if !findsNoNode(p) || remote && (!mem.older(f, p) || evicted == maxEvictions) {
 			continue
 		}
-		claim, err := r.claimAbroad(ctx, p)
+		claim, whole, err := r.strandedBy(ctx, f, p, mem, told)
 		if err != nil {
 			return err
 		}
-		if claim == "" {
+		if whole == nil {
 			continue
 		}
-		if warned[p.UID] = claim; mem.stranded[p.UID] == claim {
+		if !remote || notMadeAgain(p, countsAsFailed+deleteIt) != "" {
+			r.warnStranded(p, &f.offloading.Spec, claim)
 			continue
 		}
-		var whole corev1.Pod
-		if err := r.Direct.Get(ctx, client.ObjectKeyFromObject(p), &whole); err != nil {
-			if apierrors.IsNotFound(err) {
-				continue
-			}
-			return fmt.Errorf("read pod %s/%s: %w", p.Namespace, p.Name, err)
+		delete(told, p.UID) // if it changed meanwhile, it is evicted the next time
+		evicted++
+		why := fmt.Sprintf("the volume of claim %s is in another cluster, and this pod was made when it could not run there; its controller creates another", claim)
+		if _, err := r.evict(ctx, verdict{whole, why}, "HandedBack"); err != nil {
+			return err
 		}
-		if whole.UID != p.UID || tolerates(&whole) {
-			continue
-		}
-		r.Events.Eventf(p, nil, corev1.EventTypeWarning, "VolumeAbroad", "Place",
-			"the volume of claim %s is in another cluster, and with the strategy %s a pod with a claim runs at home: annotate the template of its pods with %s: %s, "+
-				"or move the volume here: entente move volume %s -n %s --to home",
-			claim, strategy, v1alpha1.AnnotationPodStrategy, v1alpha1.StrategyRemote, claim, p.Namespace)
 	}
-	mem.stranded = warned
+	mem.stranded = told
 	return nil
+}
+
+// older reports whether a pod is older than what placement knows, and that is the NamespaceOffloading's current
+// generation. Younger ones would be the same if they were made again.
+func (m *memory) older(f *facts, p *corev1.Pod) bool {
+	return m.knows(f) && p.CreationTimestamp.Time.Before(m.since.Add(placementLag))
+}
+
+// strandedBy returns the claim for whose volume a pod waits, and the whole pod; nil if there is none, if the pod
+// tolerates virtual nodes, or if that was told before.
+func (r *Reconciler) strandedBy(ctx context.Context, f *facts, p *corev1.Pod, mem *memory, told map[types.UID]string) (string, *corev1.Pod, error) {
+	claim, err := r.claimAbroad(ctx, p)
+	if err != nil || claim == "" {
+		return "", nil, err
+	}
+	about := claim + " " + string(placement.StrategyOf(p, &f.offloading.Spec))
+	if told[p.UID] = about; mem.stranded[p.UID] == about {
+		return "", nil, nil
+	}
+	var whole corev1.Pod
+	if err := r.Direct.Get(ctx, client.ObjectKeyFromObject(p), &whole); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil, nil
+		}
+		return "", nil, fmt.Errorf("read pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	if whole.UID != p.UID || tolerates(&whole) {
+		return "", nil, nil
+	}
+	return claim, &whole, nil
+}
+
+func (r *Reconciler) warnStranded(p *corev1.Pod, o *v1alpha1.NamespaceOffloadingSpec, claim string) {
+	strategy := placement.StrategyOf(p, o)
+	if strategy == v1alpha1.StrategyRemote {
+		r.Events.Eventf(p, nil, corev1.EventTypeWarning, "VolumeAbroad", "Place",
+			"the volume of claim %s is in another cluster, and this pod was made when it could not run there: delete it, and one that is created now can", claim)
+		return
+	}
+	r.Events.Eventf(p, nil, corev1.EventTypeWarning, "VolumeAbroad", "Place",
+		"the volume of claim %s is in another cluster, and with the strategy %s a pod with a claim runs at home: annotate the template of its pods with %s: %s, "+
+			"or move the volume here: entente move volume %s -n %s --to home",
+		claim, strategy, v1alpha1.AnnotationPodStrategy, v1alpha1.StrategyRemote, claim, p.Namespace)
 }
 
 func findsNoNode(p *corev1.Pod) bool {
