@@ -476,9 +476,7 @@ func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
 		}
 		return p.writeStatus(ctx, o)
 	}
-	o.Status.Phase = corev1.PodFailed
-	o.Status.Reason = "PodDeleted"
-	o.Status.Message = "the pod was deleted or evicted in the provider's cluster, by its owner or its node; it is not run again"
+	o.Status.Phase, o.Status.Reason, o.Status.Message = corev1.PodFailed, podstatus.ReasonPodDeleted, podstatus.MessagePodDeleted
 	return p.writeStatus(ctx, o)
 }
 

@@ -23,8 +23,12 @@ const (
 	ReasonNotApplicable = "NotApplicable"
 	ReasonPeerLost      = "PeerLost"
 	ReasonUnschedulable = corev1.PodReasonUnschedulable
+	ReasonPodDeleted    = "PodDeleted"
 	reasonAccepted      = "Accepted"
 )
+
+// MessagePodDeleted says what ReasonPodDeleted means.
+const MessagePodDeleted = "the pod was deleted or evicted in the provider's cluster, by its owner or its node; it is not run again"
 
 // Decode decodes the status that a provider sent.
 func Decode(data []byte) (*corev1.PodStatus, error) {
@@ -152,7 +156,8 @@ type Addresses struct {
 // Decode. Containers, phase, reasons, start and conditions are the provider's. Addresses are those
 // under which home reaches the provider's, without any others. Conditions set by others at home,
 // the QoS class and everything that only home knows stay. A terminal phase never changes, and a
-// container that must not run again stays terminated.
+// container that must not run again stays terminated. A pod that runs for ever failed if it ended, unless home
+// deletes it, too.
 func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v Addresses, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if Terminal(out.Phase) {
@@ -184,7 +189,19 @@ func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v Addresses, now metav
 		taken.Reason, taken.Message = ReasonUnschedulable, "the provider has taken the pod and no node for it yet: "+c.Message
 	}
 	SetCondition(&out, taken, now)
+	if Terminal(out.Phase) && pod.DeletionTimestamp == nil && RunsForEver(&pod.Spec) && (out.Phase == corev1.PodSucceeded || out.Reason == "") {
+		out.Phase, out.Reason, out.Message = corev1.PodFailed, ReasonPodDeleted, MessagePodDeleted
+		notReady(&out, now)
+	}
 	return out
+}
+
+// RunsForEver reports whether a pod does not end by itself, since one of its containers is always started again. Its
+// node ends it, and says why, or it is deleted: then its phase says what its containers returned, which means nothing.
+func RunsForEver(s *corev1.PodSpec) bool {
+	return s.RestartPolicy == corev1.RestartPolicyAlways && slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
+		return c.RestartPolicy == nil || *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+	})
 }
 
 // ShowGeneration sets observedGeneration in the new status of a pod whose current form the provider has
@@ -357,12 +374,17 @@ func Failed(pod *corev1.Pod, last *corev1.PodStatus, v Addresses, reason, messag
 	end(out.InitContainerStatuses)
 	end(out.ContainerStatuses)
 	end(out.EphemeralContainerStatuses)
+	notReady(&out, now)
+	return out
+}
+
+// notReady sets the conditions of a pod that failed.
+func notReady(out *corev1.PodStatus, now metav1.Time) {
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		if Condition(out.Conditions, t) != nil {
-			SetCondition(&out, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "PodFailed"}, now)
+			SetCondition(out, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "PodFailed"}, now)
 		}
 	}
-	return out
 }
 
 // Least is the status to write when the API server refuses a whole one: only the phase, and whether

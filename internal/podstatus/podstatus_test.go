@@ -41,6 +41,54 @@ func TestPodsAbroadHaveAnAddressOfHomesFirstFamilyFirst(t *testing.T) {
 	}
 }
 
+// A pod that does not end by itself was deleted if it ended, whatever its containers returned then.
+func TestAPodThatRunsForEverNeverSucceedsAbroad(t *testing.T) {
+	t.Parallel()
+	always, never, onFailure := corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure
+	own := new(corev1.ContainerRestartPolicyNever)
+	for name, test := range map[string]struct {
+		policy   corev1.RestartPolicy
+		own      *corev1.ContainerRestartPolicy
+		deleting bool
+		remote   corev1.PodStatus
+		phase    corev1.PodPhase
+		reason   string
+	}{
+		"its containers end well":           {policy: always, remote: corev1.PodStatus{Phase: corev1.PodSucceeded}, phase: corev1.PodFailed, reason: ReasonPodDeleted},
+		"its containers fail":               {policy: always, remote: corev1.PodStatus{Phase: corev1.PodFailed}, phase: corev1.PodFailed, reason: ReasonPodDeleted},
+		"it is evicted":                     {policy: always, remote: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}, phase: corev1.PodFailed, reason: "Evicted"},
+		"it runs":                           {policy: always, remote: corev1.PodStatus{Phase: corev1.PodRunning}, phase: corev1.PodRunning},
+		"it is deleted at home":             {policy: always, deleting: true, remote: corev1.PodStatus{Phase: corev1.PodSucceeded}, phase: corev1.PodSucceeded},
+		"its containers may end":            {policy: always, own: own, remote: corev1.PodStatus{Phase: corev1.PodSucceeded}, phase: corev1.PodSucceeded},
+		"one that may complete, does":       {policy: onFailure, remote: corev1.PodStatus{Phase: corev1.PodSucceeded}, phase: corev1.PodSucceeded},
+		"one that may fail, does":           {policy: never, remote: corev1.PodStatus{Phase: corev1.PodFailed}, phase: corev1.PodFailed},
+		"one that may fail, is deleted too": {policy: never, deleting: true, remote: corev1.PodStatus{Phase: corev1.PodFailed}, phase: corev1.PodFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: test.policy, Containers: []corev1.Container{{Name: "c", RestartPolicy: test.own}}}}
+			if test.deleting {
+				pod.DeletionTimestamp = &testNow
+			}
+			test.remote.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "PodCompleted"}}
+			for how, got := range map[string]corev1.PodStatus{
+				"shown": Translate(pod, &test.remote, testView(), testNow),
+				"gone":  Failed(pod, &test.remote, testView(), test.reason, "gone", testNow),
+			} {
+				if how == "gone" && !Terminal(test.remote.Phase) {
+					continue
+				}
+				if got.Phase != test.phase || got.Reason != test.reason || (got.Message != "") != (test.reason == ReasonPodDeleted) {
+					t.Errorf("%s: it is %s %q %q, want %s %q", how, got.Phase, got.Reason, got.Message, test.phase, test.reason)
+				}
+				if c := Condition(got.Conditions, corev1.PodReady); got.Reason == ReasonPodDeleted && (c.Status != corev1.ConditionFalse || c.Reason != "PodFailed") {
+					t.Errorf("%s: ready is %s %q", how, c.Status, c.Reason)
+				}
+			}
+		})
+	}
+}
+
 func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}
 	running := corev1.ContainerStatus{Name: "c", Ready: true, RestartCount: 2, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: testNow}}}
