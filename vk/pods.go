@@ -35,6 +35,7 @@ type podState struct {
 	hash     peering.Hash
 	taken    bool
 	refusal  *peering.Refusal
+	refused  refused
 	ackHash  peering.Hash // what the provider took or refused last
 	wantedAt time.Time    // when it was wanted last
 	claims   claims
@@ -209,9 +210,10 @@ func (n *Node) plan(uid string) podPlan {
 	p.up = n.link.responds()
 	fenced := p.pod != nil && n.isFenced(p.pod)
 	closed := p.pod != nil && time.Now().Before(n.losses.Closed(p.pod.Namespace))
-	if r := p.st.refusal; r != nil && r.Reason == peering.RefusedNamespace {
-		// The namespace was refused, so its refusal is the reason.
-		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil {
+	if r := p.st.refusal; r != nil {
+		p.st.refusal = p.st.refused.shown
+		// If the namespace was refused, its refusal is the reason.
+		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil && r.Reason == peering.RefusedNamespace {
 			p.st.refusal = of
 		}
 	}
@@ -267,7 +269,7 @@ func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
 		return nil
 	}
 	if st := n.objects[namespaceRef(space)]; st != nil {
-		return st.refusal
+		return st.refused.shown
 	}
 	return nil
 }
@@ -841,6 +843,7 @@ func (n *Node) Ack(a peering.Ack) {
 		st.refusal = a.Refusal
 	}
 	if !deleted {
+		st.refused.set(a.Ref.Kind, a.Refusal, time.Now())
 		st.ackHash = a.Hash
 	}
 	synced := n.synced

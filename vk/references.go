@@ -36,6 +36,7 @@ type objectState struct {
 	hash    peering.Hash
 	acked   bool
 	refusal *peering.Refusal
+	refused refused
 	ackHash peering.Hash // what the provider took or refused last
 	// writes bounds the events about it; cut means that not all of its endpoints are sent; unknown is
 	// the value of its annotation about endpoints if that is invalid.
@@ -592,7 +593,7 @@ func (n *Node) ackObject(a peering.Ack) {
 		n.mu.Unlock()
 		return
 	}
-	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
+	news := st.refused.set(a.Ref.Kind, a.Refusal, time.Now())
 	st.refusal, st.acked, st.ackHash = a.Refusal, st.acked || a.Refusal == nil, a.Hash
 	if a.Ref.Kind == peering.KindNamespace && a.Refusal == nil && a.Hash == st.hash {
 		n.fences.Took(a.Ref.Name)
