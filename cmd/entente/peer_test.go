@@ -186,6 +186,22 @@ func TestPeerAndAmendGiveUpOnAnInvalidRequest(t *testing.T) {
 	golden(t, "peer-invalid", w, []string{"peer", "provider", "--resources", "cpu=1"}, []string{"amend", "provider", "--duration", "2h"})
 }
 
+func TestPeerAndAmendGiveUpOnARequestThatIsOver(t *testing.T) {
+	for reason, message := range map[string]string{
+		"Expired":   "contract 7f3c9a reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again",
+		"EndedHere": "this cluster ended contract 7f3c9a; delete this PeeringRequest, and create another to ask again",
+	} {
+		w := newWorld()
+		w.joined, w.refuse, w.refusal = true, message, reason
+		for _, args := range [][]string{{"peer", "provider", "--resources", "cpu=1"}, {"amend", "provider", "--duration", "2h"}} {
+			_, errOut, code := w.run(t, "", args...)
+			if code != exit.Refused || !strings.Contains(errOut, "the request is over: "+message) || !strings.Contains(errOut, "entente unpeer --peering provider") {
+				t.Errorf("%q, %s: exit %d: %s", args, reason, code, errOut)
+			}
+		}
+	}
+}
+
 func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
 	w := newWorld()
 	w.away = map[int]bool{3: true, 4: true, 7: true}

@@ -35,7 +35,7 @@ func Codes() []Code {
 		{Usage, "wrong usage: an argument or a flag is missing or invalid"},
 		{Unhealthy, "something is wrong (info, doctor, discover, network plan, network disconnect)"},
 		{Timeout, "timed out: the message says what it was waiting for"},
-		{Refused, "refused: by a policy, a price or an administrator, for lack of capacity, or a request that one of the agents finds invalid"},
+		{Refused, "refused: by a policy, a price or an administrator, for lack of capacity, or a request that one of the agents finds invalid, or that is over"},
 		{Interrupted, "interrupted: the clusters continue what was started"},
 	}
 }

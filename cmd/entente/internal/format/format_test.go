@@ -184,6 +184,7 @@ func TestStatesOfPeers(t *testing.T) {
 	}
 	for reason, want := range map[string]bool{
 		"PolicyRefused": true, "POLICY_REFUSED": true, "PriceAboveCeiling": true, "TrustDenied": true, "EndedByProvider": true, "CapacityExhausted": true, "RequestInvalid": true,
+		"Expired": true, "EndedHere": true,
 		"PolicyPending": false, "PeerUnreachable": false,
 	} {
 		p := &ententev1.Peering{Peer: "peers/office", Accepted: is("Accepted", "False", reason), Generation: 2, AcceptedGeneration: 2}
@@ -205,6 +206,8 @@ func TestARefusalNamesTheSideThatRefuses(t *testing.T) {
 		"PriceAboveCeiling": "the price is above the ceiling of this request: no",
 		"PolicyRefused":     "the provider refuses: PolicyRefused: no",
 		"RequestInvalid":    "the request is not valid: no",
+		"Expired":           "the request is over: no",
+		"EndedHere":         "the request is over: no",
 	} {
 		if got := Refusal(&ententev1.Condition{Status: "False", Reason: reason, Message: "no"}); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)

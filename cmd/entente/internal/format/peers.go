@@ -227,7 +227,7 @@ func Refused(p *ententev1.Peering) bool {
 		return false
 	}
 	switch strings.ReplaceAll(strings.ToUpper(c.GetReason()), "_", "") {
-	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER", "REQUESTINVALID":
+	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER", "REQUESTINVALID", "EXPIRED", "ENDEDHERE":
 		return true
 	case "CAPACITYEXHAUSTED":
 		return Short(p.GetPeer()) != AnyPeer || p.GetProvider() != ""
@@ -235,14 +235,16 @@ func Refused(p *ententev1.Peering) bool {
 	return false
 }
 
-// Refusal says why a request is refused: by the provider, since it costs more than it may, or since one of the
-// two agents finds it invalid.
+// Refusal says why a request is refused: by the provider, since it costs more than it may, since one of the
+// two agents finds it invalid, or since its contract is over and it asks for no other.
 func Refusal(c *ententev1.Condition) string {
 	switch c.GetReason() {
 	case "PriceAboveCeiling":
 		return "the price is above the ceiling of this request" + Why(c)
 	case "RequestInvalid":
 		return "the request is not valid" + Why(c)
+	case "Expired", "EndedHere":
+		return "the request is over" + Why(c)
 	}
 	return "the provider refuses: " + c.GetReason() + Why(c)
 }
