@@ -44,6 +44,7 @@ type podState struct {
 	remoteName     string
 	remoteUID      string
 	remoteDeleting time.Time // since when the provider's cluster deletes it, as far as home saw; zero if it does not
+	remoteUntil    time.Time // when its grace period there ends then, by the provider's clock
 	gone           bool
 	concluded      bool // the provider knows that the pod must not run again
 
@@ -479,13 +480,26 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// followDelete handles a pod that the provider's cluster deletes by itself. When it is gone there the local one
-// ends. On a node that is dead nobody ends it: then the local one is deleted, as Kubernetes does with the pods of
-// a dead node of its own, so that its owner makes another now. It stays Terminating until it is gone there.
+// followDelete handles a pod that the provider's cluster deletes by itself, which nothing takes back. One that runs for
+// ever and has a controller is deleted here, too: so Services at home prefer others while it still serves, and its
+// controller makes another, as for any pod that is deleted. Others are to end with their last status, which a Job counts.
+// On a node that is dead nobody ends them: then they are deleted, as Kubernetes does with the pods of a dead node of its
+// own. A pod that is deleted here stays Terminating until it is gone there, so none of its name runs beside it.
 func (n *Node) followDelete(ctx context.Context, p podPlan) error {
-	grace := time.Duration(ptr.Deref(p.pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
-	left := time.Until(p.st.remoteDeleting.Add(grace + stuckAfter))
-	if left > 0 || metav1.GetControllerOf(p.pod) == nil {
+	own := ptr.Deref(p.pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	// The provider is told this, and must not end the pod earlier than its cluster would. Without a grace period the pod
+	// would go at once.
+	grace := new(max(own, min(int64(time.Until(p.st.remoteUntil).Seconds()), podspec.MaxGrace), 1))
+	replaced := metav1.GetControllerOf(p.pod) != nil
+	if replaced && podstatus.RunsForEver(&p.pod.Spec) {
+		n.warn(p, reasonRemoteDeleting, "the provider's cluster is deleting this pod: it is deleted here, too, so that its owner makes another, and goes when it is gone there")
+		if !n.mayHaveFenced(p.pod) {
+			n.lostPod(ctx, p.pod)
+		}
+		return n.deletePod(ctx, p.pod, grace)
+	}
+	left := time.Until(p.st.remoteDeleting.Add(time.Duration(own)*time.Second + stuckAfter))
+	if left > 0 || !replaced {
 		n.warn(p, reasonRemoteDeleting, "the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
 		if left > 0 {
 			n.podQueue.AddAfter(string(p.pod.UID), left)
@@ -495,7 +509,7 @@ func (n *Node) followDelete(ctx context.Context, p podPlan) error {
 	n.warn(p, reasonRemoteStuck, "the provider's cluster is deleting this pod, and it does not end there, as on a node that is dead: "+
 		"it is deleted here, so that its owner makes another, and goes when it is gone there")
 	n.lostPod(ctx, p.pod)
-	return n.deletePod(ctx, p.pod, nil)
+	return n.deletePod(ctx, p.pod, grace)
 }
 
 // showLost sets a pod of a provider that does not respond to not ready, once, so that Services
@@ -804,6 +818,7 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	} else if !st.gone {
 		st.taken = true
 		st.remoteName, st.remoteUID = s.RemoteName, s.RemoteUID
+		st.remoteUntil, _ = time.Parse(time.RFC3339, s.DeletionTimestamp) // no time, if it is not deleted
 		switch {
 		case s.DeletionTimestamp == "":
 			st.remoteDeleting = time.Time{}

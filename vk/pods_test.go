@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/losses"
@@ -454,31 +455,44 @@ func TestAForcedDeleteWhileThePeerIsLost(t *testing.T) {
 	}
 }
 
-// A pod that the provider's cluster deletes and that nobody ends there, as on a dead node, is deleted at home:
-// its owner makes another, and only another. It is there until it is gone at the provider.
-func TestAPodThatDoesNotEndAtTheProviderIsDeletedForItsOwner(t *testing.T) {
-	owned := func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "rs", Controller: new(true)}}
+// deletesGracefully has the API server delete pods as a real one: one on a node stays, unless it is deleted without a
+// grace period, and that only becomes shorter.
+func (h *home) deletesGracefully() {
+	h.client.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		d := a.(k8stesting.DeleteActionImpl)
+		pods := corev1.SchemeGroupVersion.WithResource("pods")
+		obj, err := h.client.Tracker().Get(pods, d.Namespace, d.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := obj.(*corev1.Pod).DeepCopy()
+		if u := d.DeleteOptions.Preconditions; u == nil || *u.UID != pod.UID {
+			h.t.Errorf("deleted with %+v, want the UID as a precondition", d.DeleteOptions)
+		}
+		grace := ptr.Deref(d.DeleteOptions.GracePeriodSeconds, *pod.Spec.TerminationGracePeriodSeconds)
+		if grace == 0 || pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds <= grace {
+			return grace != 0, nil, nil
+		}
+		now := metav1.Now()
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &grace
+		return true, nil, h.client.Tracker().Update(pods, pod, d.Namespace)
+	})
+}
+
+// ownedBy gives a pod a controller, and the restart policy of its pods.
+func ownedBy(kind string, policy corev1.RestartPolicy) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: "web", UID: "owner", Controller: new(true)}}
+		p.Spec.RestartPolicy = policy
 	}
+}
+
+// A pod that may complete, that the provider's cluster deletes and that nobody ends there, as on a dead node, is
+// deleted at home: its owner makes another, and only another. It is there until it is gone at the provider.
+func TestAPodThatDoesNotEndAtTheProviderIsDeletedForItsOwner(t *testing.T) {
+	owned := ownedBy("Job", corev1.RestartPolicyNever)
 	atHome(t, func(h *home) {
-		h.client.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
-			d := a.(k8stesting.DeleteActionImpl)
-			if d.DeleteOptions.GracePeriodSeconds != nil {
-				return false, nil, nil
-			}
-			pods := corev1.SchemeGroupVersion.WithResource("pods")
-			obj, err := h.client.Tracker().Get(pods, "shop", d.Name)
-			if err != nil {
-				return true, nil, err
-			}
-			pod := obj.(*corev1.Pod).DeepCopy()
-			if u := d.DeleteOptions.Preconditions; u == nil || *u.UID != pod.UID {
-				t.Errorf("deleted with %+v, want the UID as a precondition", d.DeleteOptions)
-			}
-			now := metav1.Now()
-			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, pod.Spec.TerminationGracePeriodSeconds
-			return true, nil, h.client.Tracker().Update(pods, pod, "shop")
-		})
+		h.deletesGracefully()
 		h.bind("u1", "web", owned)
 		h.bind("u2", "alone")
 		h.bind("u3", "fine", owned)
