@@ -137,13 +137,14 @@ func (r *run) agreed(ctx context.Context, before, after *ententev1.Peering, sign
 	}
 	now := a.Now
 	r.done("Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(), format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), format.Cost(now))
-	r.noteLacks(peering, now)
+	r.noteLacks(ctx, peering, now)
 	return peering, nil
 }
 
 // noteLacks says which of the usual resources a contract has none of.
-func (r *run) noteLacks(p *ententev1.Peering, k *ententev1.Contract) {
-	if lacks := format.Lacks(format.Short(p.GetName()), k); lacks != "" {
+func (r *run) noteLacks(ctx context.Context, p *ententev1.Peering, k *ententev1.Contract) {
+	peer, _ := r.find(ctx, format.Short(cmp.Or(p.GetProvider(), p.GetPeer()))) // without it, its offer is not known
+	if lacks := format.Lacks(format.Short(p.GetName()), k, peer.GetOffer()); lacks != "" {
 		r.note("%s", lacks)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,8 @@ type world struct {
 	// them PolicyRefused, and what the request asks for.
 	refusal string
 	signed  *ententev1.ResourceList
+	// offers is the amounts of the provider's offer, if not those of fakeOffer.
+	offers *ententev1.ResourceList
 	// afterAmend is what happens at each poll after a change of the request, until it is used up.
 	afterAmend []func()
 	// pending says that the provider grants after approval, and granted that it has
@@ -322,6 +325,7 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 			p.Session.Endpoint, p.Session.InBand = "", true
 		}
 		p.Offer = fakeOffer()
+		p.Offer.Resources = cmp.Or(w.offers, p.Offer.Resources)
 		if w.pending {
 			p.Offer.Message = "an administrator of the provider approves each request"
 		}

@@ -88,6 +88,16 @@ func TestPeerSaysWhatTheContractLacks(t *testing.T) {
 	}
 }
 
+// Charts request it, and no node without it takes their pods.
+func TestPeerSaysThatTheContractLacksTheNodesStorage(t *testing.T) {
+	w := newWorld()
+	w.joined, w.signed, w.offers = true, list("cpu", "2", "memory", "1Gi", "pods", "5"), list("cpu", "12", "ephemeral-storage", "20Gi")
+	out, errOut, code := w.run(t, "", "peer", "provider", "--cpu", "2", "--memory", "1Gi")
+	if want := "entente amend provider --resources ephemeral-storage=AMOUNT"; code != exit.OK || !strings.Contains(out, want) {
+		t.Errorf("exit %d, want %q\n%s%s", code, want, out, errOut)
+	}
+}
+
 func TestPeerTakesTheCheapestOfAll(t *testing.T) {
 	w := newWorld()
 	w.joined = true

@@ -45,7 +45,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	}
 	p.done("Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
 		format.OfPool(contract.GetPool(), format.Amounts(contract.GetResources())), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), format.Cost(contract))
-	p.noteLacks(asked, contract)
+	p.noteLacks(ctx, asked, contract)
 	remote := p.remote
 	if remote == nil {
 		return asked, nil
