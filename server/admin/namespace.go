@@ -53,19 +53,33 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	case err != nil:
 		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
 	}
-	if want.NameMapping == "" {
-		want.NameMapping, want.RemoteName = old.Spec.NameMapping, old.Spec.RemoteName
-	}
-	if want.NameMapping != old.Spec.NameMapping || want.RemoteName != old.Spec.RemoteName {
-		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
-			namespace, strings.TrimSpace(string(old.Spec.NameMapping)+" "+old.Spec.RemoteName), namespace)
-	}
-	keepUnset(&want, &old.Spec, req)
-	old.Spec = want
-	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
-		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
+	err = change(ctx, s.cfg.Client, old, func() error {
+		want, err := changedSpec(req, selector, &old.Spec)
+		if err != nil {
+			return err
+		}
+		old.Spec = want
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("change namespace offloading in %s: %w", namespace, err)
 	}
 	return &ententev1.OffloadNamespaceResponse{}, nil
+}
+
+// changedSpec returns the spec that a request asks for of a namespace that is offloaded.
+func changedSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.LabelSelector, old *v1alpha1.NamespaceOffloadingSpec) (v1alpha1.NamespaceOffloadingSpec, error) {
+	want := offloadingSpec(req, selector)
+	if want.NameMapping == "" {
+		want.NameMapping, want.RemoteName = old.NameMapping, old.RemoteName
+	}
+	if want.NameMapping != old.NameMapping || want.RemoteName != old.RemoteName {
+		namespace := namespaceName(req.GetNamespace())
+		return want, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
+			namespace, strings.TrimSpace(string(old.NameMapping)+" "+old.RemoteName), namespace)
+	}
+	keepUnset(&want, old, req)
+	return want, nil
 }
 
 // offloadingSpec returns the spec that a request asks for.

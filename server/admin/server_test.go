@@ -1109,6 +1109,38 @@ func TestANamespaceIsOffloadedAndReturned(t *testing.T) {
 }
 
 // TestAnOffloadingKeepsWhatACallLeavesOut: a call that sets one thing must not let pods go where they were not allowed to.
+// The agent writes finalizers and statuses of the same object.
+func TestAnOffloadingIsChangedThoughItWasWrittenMeanwhile(t *testing.T) {
+	shop := ctrlclient.ObjectKey{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName}
+	var once sync.Once
+	a := newAdminTestWith(t, func(cfg *Config) {
+		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
+			Patch: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, patch ctrlclient.Patch, opts ...ctrlclient.PatchOption) error {
+				once.Do(func() {
+					var meanwhile v1alpha1.NamespaceOffloading
+					if err := c.Get(ctx, shop, &meanwhile); err != nil {
+						t.Error(err)
+					}
+					meanwhile.Finalizers = []string{v1alpha1.Finalizer}
+					if err := c.Update(ctx, &meanwhile); err != nil {
+						t.Error(err)
+					}
+				})
+				return c.Patch(ctx, o, patch, opts...)
+			},
+		})
+	}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Namespace: shop.Namespace, Name: shop.Name}, Spec: v1alpha1.NamespaceOffloadingSpec{NameMapping: v1alpha1.MappingSuffixed},
+	})
+	if _, err := a.alice(t).OffloadNamespace(t.Context(), &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote"}); err != nil {
+		t.Fatal(err)
+	}
+	var o v1alpha1.NamespaceOffloading
+	if err := a.client.Get(t.Context(), shop, &o); err != nil || o.Spec.PodStrategy != v1alpha1.StrategyRemote || len(o.Finalizers) != 1 {
+		t.Errorf("it is %+v with finalizers %v (%v)", o.Spec, o.Finalizers, err)
+	}
+}
+
 func TestAnOffloadingKeepsWhatACallLeavesOut(t *testing.T) {
 	a := newAdminTest(t, peerObject("office", strings.Repeat("d", 32)), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	c := a.alice(t)
