@@ -125,7 +125,11 @@ func TestPodsAbroadHaveThePriorityThatThePolicyNames(t *testing.T) {
 		OK(t, err)
 	}
 	has(urgent, "peers-urgent", peersValue, corev1.PreemptLowerPriority)
-	if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(filler), filler); !apierrors.IsNotFound(err) {
-		t.Errorf("the provider's pod of a lower priority is still there (%v)", err)
-	}
+	OK(t, w.Until(ctx, Soon, "the provider's pod of a lower priority to be gone", func(ctx context.Context) (string, error) {
+		err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(filler), filler)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "it is " + PodText(filler), err
+	}))
 }
