@@ -71,7 +71,11 @@ func (r *Reconciler) strandedBy(ctx context.Context, f *facts, p *corev1.Pod, me
 		}
 		return "", nil, fmt.Errorf("read pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	if whole.UID != p.UID || tolerates(&whole) {
+	if whole.UID != p.UID || !findsNoNode(&whole) { // the cache is behind
+		delete(told, p.UID)
+		return "", nil, nil
+	}
+	if tolerates(&whole) {
 		return "", nil, nil
 	}
 	return claim, &whole, nil

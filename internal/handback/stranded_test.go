@@ -113,3 +113,38 @@ func TestAPodWithAVolumeAbroadStaysUnlessItMayRunThere(t *testing.T) {
 		t.Errorf("one whose template says Remote stays: %q", left)
 	}
 }
+
+// The cache may be behind: a pod that has a node by now, since its volume was moved home, runs.
+func TestAPodThatFoundANodeMeanwhileIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	found := waitingFor("db-0", "abroad", func(p *corev1.Pod) { p.Spec.NodeName = "worker" })
+	behind := waitingFor("db-0", "abroad")
+	o := &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName, Generation: 1}, Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: v1alpha1.StrategyRemote},
+	}
+	api := peertest.Client(t, append(bound("abroad", v1alpha1.VolumeDriver), o, found)...)
+	cache := interceptor.NewClient(api, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if pods, ok := list.(*corev1.PodList); ok {
+				pods.Items = []corev1.Pod{*behind}
+				return nil
+			}
+			return c.List(ctx, list, opts...)
+		},
+		SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+			t.Error("it is evicted")
+			return nil
+		},
+	})
+	now, events := start, &peertest.Recorder{}
+	r := &Reconciler{Client: cache, Direct: api, Events: events, Now: func() time.Time { return now }}
+	for range 3 {
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(reconcileInterval)
+	}
+	if len(events.Events) > 0 {
+		t.Errorf("events: %q", events.Events)
+	}
+}
