@@ -76,6 +76,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	// What it no longer opens closes at once: moving pods home may take a while.
+	r.Changed()
 	var offloading v1alpha1.NamespaceOffloading
 	if err := r.Client.Get(ctx, req.NamespacedName, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -276,3 +276,30 @@ func TestTheRightToTokensLastsAsLongAsTheOptIn(t *testing.T) {
 		}
 	}
 }
+
+// What a namespace opens to others is closed before its pods leave, which takes a while, and also when it is gone at once.
+func TestTheEndOfAnOffloadingIsKnownBeforeItsPodsLeave(t *testing.T) {
+	t.Parallel()
+	changed := 0
+	ending := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "data", Name: "offloading", Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &metav1.Time{Time: peertest.Now},
+	}}
+	r := &Reconciler{
+		Client: peertest.Client(t, ending, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "data"}}), Changed: func() { changed++ },
+		Evict: func(context.Context, string) (int, error) {
+			if changed == 0 {
+				t.Error("its pods are evicted before its end is known")
+			}
+			return 1, nil
+		},
+	}
+	for _, name := range []string{"data", "gone"} {
+		changed = 0
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: name, Name: "offloading"}}); err != nil {
+			t.Fatal(err)
+		}
+		if changed == 0 {
+			t.Errorf("nothing says that the offloading of %s ends", name)
+		}
+	}
+}
