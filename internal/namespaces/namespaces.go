@@ -109,13 +109,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	offloading.Status.Clusters = clusters
 	offloading.Status.State, offloading.Status.Message = stateOf(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
-	if unknown, err := r.opensToNone(ctx, offloading.Spec.OpenTo); err != nil {
-		return reconcile.Result{}, err
-	} else if offloading.Status.State == v1alpha1.OffloadingReady && unknown != "" {
-		offloading.Status.Message = "openTo: namespace " + unknown + " is not offloaded, so no pod of it runs abroad"
-	}
-	if problem := r.notPlaced(); offloading.Status.State == v1alpha1.OffloadingReady && offloading.Spec.PodStrategy != v1alpha1.StrategyLocal && problem != "" {
-		offloading.Status.Message = problem
+	if offloading.Status.State == v1alpha1.OffloadingReady {
+		if offloading.Status.Message, err = r.hints(ctx, &offloading.Spec, offloading.Status.Message); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -124,26 +121,36 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: statesPoll}, nil
 }
 
-// opensToNone returns the first of the namespaces that is not offloaded; empty if all are.
+// hints returns what is wrong with a namespace that is ready at its providers: what keeps its pods from being placed,
+// a label that selects no node, and a namespace that it is open to for nothing; empty if nothing is.
+func (r *Reconciler) hints(ctx context.Context, spec *v1alpha1.NamespaceOffloadingSpec, lost string) (string, error) {
+	problem := ""
+	if r.NotPlaced != nil && spec.PodStrategy != v1alpha1.StrategyLocal {
+		problem = r.NotPlaced()
+	}
+	open, err := r.opensToNone(ctx, spec.OpenTo)
+	if err != nil {
+		return "", err
+	}
+	all := slices.DeleteFunc([]string{problem, lost, open}, func(hint string) bool { return hint == "" })
+	return strings.Join(all, "; "), nil
+}
+
+// opensToNone says which of the namespaces is not offloaded, the first of them; empty if all are.
 func (r *Reconciler) opensToNone(ctx context.Context, openTo []string) (string, error) {
 	for _, namespace := range openTo {
+		if namespace == v1alpha1.AllNamespaces {
+			continue
+		}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &v1alpha1.NamespaceOffloading{})
 		switch {
-		case namespace == v1alpha1.AllNamespaces, err == nil:
 		case apierrors.IsNotFound(err):
-			return namespace, nil
-		default:
+			return "openTo: namespace " + namespace + " is not offloaded, so no pod of it runs abroad", nil
+		case err != nil:
 			return "", fmt.Errorf("read the offloading of namespace %s: %w", namespace, err)
 		}
 	}
 	return "", nil
-}
-
-func (r *Reconciler) notPlaced() string {
-	if r.NotPlaced == nil {
-		return ""
-	}
-	return r.NotPlaced()
 }
 
 // end closes the namespace. Placement stops first, so that evicted pods do not come back; the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -233,24 +232,57 @@ func TestAStatusNamesANamespaceThatNothingIsOpenedTo(t *testing.T) {
 	of := func(namespace string, openTo ...string) *v1alpha1.NamespaceOffloading {
 		return &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "offloading"}, Spec: v1alpha1.NamespaceOffloadingSpec{OpenTo: openTo}}
 	}
-	for want, openTo := range map[string][]string{
-		"":                              {"shop", "*"},
-		"openTo: namespace soph is not": {"shop", "soph", "bank"},
+	const soph = "openTo: namespace soph is not offloaded, so no pod of it runs abroad"
+	const unusable = "label a/b of ForeignCluster both selects no node: nodes have a/b and a_b under one key, peer.entente.dev/a_b, and the values differ"
+	both := func() *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "both", Labels: map[string]string{"a/b": "x", "a_b": "y"}}}
+	}
+	one := func() *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"a/b": "x"}}}
+	}
+	placing := func(problem string) func() string { return func() string { return problem } }
+	for name, tt := range map[string]struct {
+		openTo    []string
+		selects   map[string]string
+		notPlaced func() string
+		want      string
+	}{
+		"all are offloaded":                     {openTo: []string{"shop"}},
+		"all that there are":                    {openTo: []string{"shop", "*"}},
+		"one is not":                            {openTo: []string{"shop", "soph", "bank"}, want: soph},
+		"a label that selects no node":          {openTo: []string{"shop"}, selects: map[string]string{"a/b": "x"}, want: unusable},
+		"one is not, and such a label":          {openTo: []string{"soph"}, selects: map[string]string{"a/b": "x"}, want: unusable + "; " + soph},
+		"nothing is placed, and all of it":      {openTo: []string{"soph"}, selects: map[string]string{"a/b": "x"}, notPlaced: placing("no webhook"), want: "no webhook; " + unusable + "; " + soph},
+		"pods are placed, and one is not there": {openTo: []string{"soph"}, notPlaced: placing(""), want: soph},
 	} {
-		data := of("data", openTo...)
-		c := peertest.Client(t, data, of("shop"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "data"}})
-		r := &Reconciler{Client: c, Changed: func() {}, States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster {
-			return []v1alpha1.NamespaceInCluster{{ForeignCluster: "a", Contract: "c", State: v1alpha1.OffloadingReady}}
-		}}
-		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(data)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(data), data); err != nil {
-			t.Fatal(err)
-		}
-		if got := data.Status.Message; data.Status.State != v1alpha1.OffloadingReady || !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("open to %q the state is %s, %q; want Ready, %q", openTo, data.Status.State, got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := of("data", tt.openTo...)
+			if tt.selects != nil {
+				data.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: tt.selects}
+			}
+			c := interceptor.NewClient(peertest.Client(t, data, of("shop"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "data"}},
+				both(), one()), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if key.Namespace == v1alpha1.AllNamespaces {
+						t.Errorf("it reads %s of a namespace that cannot be", key)
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+			})
+			r := &Reconciler{Client: c, Changed: func() {}, NotPlaced: tt.notPlaced, States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster {
+				return []v1alpha1.NamespaceInCluster{{ForeignCluster: "a", Contract: "c", State: v1alpha1.OffloadingReady}}
+			}}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(data)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(data), data); err != nil {
+				t.Fatal(err)
+			}
+			if got := data.Status.Message; data.Status.State != v1alpha1.OffloadingReady || got != tt.want {
+				t.Errorf("the state is %s, %q; want Ready, %q", data.Status.State, got, tt.want)
+			}
+		})
 	}
 }
 
