@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/internal/losses"
 	"github.com/entente-dev/entente/internal/podstatus"
@@ -14,7 +15,9 @@ import (
 
 // ready is the status of a pod that serves.
 func ready() corev1.PodStatus {
-	return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+	}}
 }
 
 // deleteAbroad has the provider's cluster delete a pod, which serves until the provider loses it.
@@ -67,7 +70,7 @@ func TestAPodWithAControllerThatTheProviderDeletesIsDeletedAtHomeAtOnce(t *testi
 					h.remote.connect(true)
 					h.second()
 				}
-				if h.event(reasonRemoteDeleting) == "" {
+				if h.event(podstatus.ReasonRemoteDeleting) == "" {
 					t.Error("no event says that the provider deletes the pod")
 				}
 				h.remote.locked(func() { h.remote.linger = false })
@@ -108,6 +111,63 @@ func TestAPodThatNobodyReplacesOrThatMayCompleteIsNotDeletedWithThatOfTheProvide
 	}
 }
 
+// remarks returns how many events of a reason the pods have.
+func (h *home) remarks(reason string) (n int32) {
+	h.t.Helper()
+	list, err := h.client.CoreV1().Events("shop").List(h.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Reason == reason {
+			n += list.Items[i].Count
+		}
+	}
+	return n
+}
+
+// Services at home must not send clients to a process that shuts down. Only if the pod is deleted at home, too, do they know
+// by that.
+func TestAPodThatStaysWhileTheProviderDeletesItIsNotReady(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"without a controller": func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways },
+		"of a Job":             ownedBy("Job", corev1.RestartPolicyOnFailure),
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				h.deletesGracefully()
+				h.bind("u1", "web", change)
+				h.wantPodReady("web", corev1.ConditionTrue)
+				h.deleteAbroad("u1", 10*time.Minute)
+				since := podstatus.Condition(h.pod("web").Status.Conditions, corev1.PodReady).LastTransitionTime
+				for _, next := range []func(){
+					func() {},
+					func() { h.remote.set("u1", ready()) },
+					func() { h.remote.connect(false); h.second(); h.remote.connect(true) },
+					func() { h.stop(); h.start(); h.remote.connect(true) },
+				} {
+					next()
+					h.second()
+					s := h.pod("web").Status
+					c, containers := podstatus.Condition(s.Conditions, corev1.PodReady), podstatus.Condition(s.Conditions, corev1.ContainersReady)
+					if c.Status != corev1.ConditionFalse || c.Reason != podstatus.ReasonRemoteDeleting || c.Message == "" || c.LastTransitionTime != since {
+						t.Errorf("Ready is %+v, want it to be False with %s since %s", c, podstatus.ReasonRemoteDeleting, since)
+					}
+					if s.Phase != corev1.PodRunning || containers.Status != corev1.ConditionTrue {
+						t.Errorf("it is %s with %+v, want it to run as at the provider", s.Phase, containers)
+					}
+					if n := h.remarks(podstatus.ReasonRemoteDeleting); n != 1 {
+						t.Errorf("%d events say that the provider deletes the pod, want one", n)
+					}
+				}
+				h.mark("web", 600) // now Services see that it is terminating, and that it still serves
+				h.second()
+				h.wantPodReady("web", corev1.ConditionTrue)
+			})
+		})
+	}
+}
+
 func TestNoPodIsDeletedWhileTheProviderIsSilent(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.deletesGracefully()
@@ -138,7 +198,7 @@ func TestAPodThatHomeDeletesKeepsItsGracePeriodWhenTheProviderDeletesItToo(t *te
 		h.mark("web", 600)
 		h.deleteAbroad("u1", 30*time.Second)
 		pod := h.pod("web")
-		if pod == nil || *pod.DeletionGracePeriodSeconds != 600 || h.event(reasonRemoteDeleting) != "" {
+		if pod == nil || *pod.DeletionGracePeriodSeconds != 600 || h.event(podstatus.ReasonRemoteDeleting) != "" {
 			t.Errorf("the pod is %+v, want it as home deleted it", pod)
 		}
 	})

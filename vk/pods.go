@@ -65,11 +65,9 @@ const (
 	reasonMissing      = "MissingReference"
 	reasonUndecided    = "NetworkPoliciesUnknown"
 	reasonRemoteGone   = "RemotePodGone"
-	// RemoteDeleting: the provider's cluster deletes the pod by itself. RemoteNotEnding: it does not end there.
-	reasonRemoteDeleting = "RemoteDeleting"
-	reasonRemoteStuck    = "RemoteNotEnding"
-	reasonDeleted        = "Deleted"
-	reasonLosingPods     = "ProviderLosesPods"
+	reasonRemoteStuck  = "RemoteNotEnding" // the provider's cluster deletes the pod, and it does not end there
+	reasonDeleted      = "Deleted"
+	reasonLosingPods   = "ProviderLosesPods"
 )
 
 // notTaken is the message of a pod that was deleted and, as far as is known, ran nowhere.
@@ -458,6 +456,7 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		return nil
 	}
 	status := podstatus.Translate(p.pod, p.st.remote, n.addresses(), metav1.Now())
+	podstatus.ShowDeleting(p.pod, &status, p.st.remoteDeleting)
 	if r := p.st.refusal; r != nil {
 		podstatus.ShowRefusedEphemeral(&status, &p.pod.Spec, r)
 		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
@@ -490,17 +489,18 @@ func (n *Node) followDelete(ctx context.Context, p podPlan) error {
 	// The provider is told this, and must not end the pod earlier than its cluster would. Without a grace period the pod
 	// would go at once.
 	grace := new(max(own, min(int64(time.Until(p.st.remoteUntil).Seconds()), podspec.MaxGrace), 1))
-	replaced := metav1.GetControllerOf(p.pod) != nil
-	if replaced && podstatus.RunsForEver(&p.pod.Spec) {
-		n.warn(p, reasonRemoteDeleting, "the provider's cluster is deleting this pod: it is deleted here, too, so that its owner makes another, and goes when it is gone there")
+	if podstatus.ReplacedAtOnce(p.pod) {
+		n.warn(p, podstatus.ReasonRemoteDeleting, "the provider's cluster is deleting this pod: it is deleted here, too, so that its owner makes another, and goes when it is gone there")
 		if !n.mayHaveFenced(p.pod) {
 			n.lostPod(ctx, p.pod)
 		}
 		return n.deletePod(ctx, p.pod, grace)
 	}
 	left := time.Until(p.st.remoteDeleting.Add(time.Duration(own)*time.Second + stuckAfter))
-	if left > 0 || !replaced {
-		n.warn(p, reasonRemoteDeleting, "the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
+	if left > 0 || metav1.GetControllerOf(p.pod) == nil {
+		if !podstatus.ShowsDeleting(p.pod) {
+			n.warn(p, podstatus.ReasonRemoteDeleting, "the provider's cluster is deleting this pod: it is not ready from now on, and ends when it is gone there, so that its owner can replace it")
+		}
 		if left > 0 {
 			n.podQueue.AddAfter(string(p.pod.UID), left)
 		}

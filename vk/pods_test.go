@@ -502,7 +502,7 @@ func TestAPodThatDoesNotEndAtTheProviderIsDeletedForItsOwner(t *testing.T) {
 			h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodRunning})
 		}
 		h.second()
-		if h.event(reasonRemoteDeleting) == "" {
+		if h.event(podstatus.ReasonRemoteDeleting) == "" {
 			t.Error("no event says that the provider deletes the pod")
 		}
 		h.remote.connect(false)

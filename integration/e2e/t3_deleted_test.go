@@ -54,7 +54,9 @@ func TestPodsThatTheProviderDeletesEndAsAtHome(t *testing.T) {
 	place(&client.Spec, AtHome, nil)
 	alone := WebPod(shop, "alone", map[string]string{"app": "alone"})
 	place(&alone.Spec, Away, nil)
-	OK(t, w.Home.Create(ctx, d, svc, client, alone))
+	leaves(&alone.Spec)
+	_, of := Web(shop, "alone", 1, Away)
+	OK(t, w.Home.Create(ctx, d, svc, client, alone, of))
 	for _, p := range []*corev1.Pod{client, alone} {
 		_, err := w.Home.PodsReady(ctx, Scheduled, shop, p.Labels, 1)
 		OK(t, err)
@@ -104,6 +106,19 @@ func TestPodsThatTheProviderDeletesEndAsAtHome(t *testing.T) {
 
 	OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(alone), alone))
 	deleteTwin(ctx, t, w, alone)
+	OK(t, w.Until(ctx, 5*time.Second, "a pod without a controller to be no ready endpoint while it shuts down", func(ctx context.Context) (string, error) {
+		e, err := endpointOf(ctx, w.Home, of.Name, alone)
+		if err != nil {
+			return "", err
+		}
+		if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(alone), alone); err != nil {
+			return "", err //nolint:wrapcheck // it names the pod
+		}
+		if alone.Status.Phase != corev1.PodRunning || *e.Conditions.Ready {
+			return fmt.Sprintf("%s; its endpoint is ready %t", PodText(alone), *e.Conditions.Ready), nil
+		}
+		return "", nil
+	}))
 	OK(t, w.Until(ctx, Soon, "a pod without a controller to fail", func(ctx context.Context) (string, error) {
 		if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(alone), alone); err != nil {
 			return "", err //nolint:wrapcheck // it names the pod

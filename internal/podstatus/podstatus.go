@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,7 +25,9 @@ const (
 	ReasonPeerLost      = "PeerLost"
 	ReasonUnschedulable = corev1.PodReasonUnschedulable
 	ReasonPodDeleted    = "PodDeleted"
-	reasonAccepted      = "Accepted"
+	// ReasonRemoteDeleting: the provider's cluster deletes the pod by itself.
+	ReasonRemoteDeleting = "RemoteDeleting"
+	reasonAccepted       = "Accepted"
 )
 
 // MessagePodDeleted says what ReasonPodDeleted means.
@@ -202,6 +205,38 @@ func RunsForEver(s *corev1.PodSpec) bool {
 	return s.RestartPolicy == corev1.RestartPolicyAlways && slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
 		return c.RestartPolicy == nil || *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 	})
+}
+
+// ReplacedAtOnce reports whether a pod that the provider's cluster deletes is deleted at home at once: it does not complete,
+// and a controller makes another.
+func ReplacedAtOnce(pod *corev1.Pod) bool {
+	return metav1.GetControllerOf(pod) != nil && RunsForEver(&pod.Spec)
+}
+
+// ShowDeleting shows in the new status of a pod since when the provider's cluster deletes it; zero if it does not. Unless it
+// is deleted at home, too, Services do not know that it shuts down: so it is not ready. Its containers are, as a kubelet
+// says of a pod that it ends.
+func ShowDeleting(pod *corev1.Pod, out *corev1.PodStatus, since time.Time) {
+	if since.IsZero() || ReplacedAtOnce(pod) || Terminal(out.Phase) {
+		return
+	}
+	ready := corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonRemoteDeleting, LastTransitionTime: metav1.NewTime(since),
+		Message: "the provider's cluster is deleting the pod, so Services do without it while it shuts down there",
+	}
+	if was := Condition(pod.Status.Conditions, corev1.PodReady); was != nil {
+		ready.ObservedGeneration = was.ObservedGeneration // until ShowGeneration sets the current one
+		if was.Status == corev1.ConditionFalse {
+			ready.LastTransitionTime = was.LastTransitionTime
+		}
+	}
+	replace(out, ready)
+}
+
+// ShowsDeleting reports whether a pod's status says that the provider's cluster deletes it.
+func ShowsDeleting(pod *corev1.Pod) bool {
+	c := Condition(pod.Status.Conditions, corev1.PodReady)
+	return c != nil && c.Reason == ReasonRemoteDeleting
 }
 
 // ShowGeneration sets observedGeneration in the new status of a pod whose current form the provider has
