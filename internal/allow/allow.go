@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,9 @@ type Exposed struct {
 	From []netip.Addr
 	// To is the allowed destinations.
 	To []Destination
+	// Opened is more of them, by the other namespace that opens them to this one. They come after what all namespaces
+	// have of their own.
+	Opened map[string][]Destination
 	// Unknown: the contract may expose more than this agent knows since its start, in any namespace: what is open
 	// for it stays open.
 	Unknown bool
@@ -51,7 +55,7 @@ type Destination struct {
 // Plan returns what a Tunnel opens, always the same for the same set, and a text about what was left closed because
 // it exceeds the limits, if anything. current is what it opens now.
 func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
-	sorted := merged(slices.Concat(exposed, kept(exposed, current)))
+	sorted, shut := withOpened(merged(slices.Concat(exposed, kept(exposed, current))))
 	var out []v1alpha1.Exposure
 	room, closed := MaxExposed, 0
 	for _, e := range sorted {
@@ -84,10 +88,10 @@ func Plan(exposed []Exposed, current []v1alpha1.Exposure) ([]v1alpha1.Exposure, 
 	}
 	out = append(out, direct(sorted, out, current, room)...)
 	if closed > 0 {
-		return out, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
-			"offload fewer namespaces or smaller Services to it", closed, len(sorted), MaxExposures, MaxExposed, maxPorts)
+		shut = append(shut, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
+			"offload fewer namespaces or smaller Services to it", closed, len(sorted), MaxExposures, MaxExposed, maxPorts))
 	}
-	return out, ""
+	return out, strings.Join(shut, "; ")
 }
 
 // direct returns exposures to pods of other peers, as far as they fit beside what is open already. What does not fit
@@ -171,6 +175,7 @@ func merged(list []Exposed) []Exposed {
 			last := &out[n-1]
 			last.AnySource = last.AnySource || e.AnySource
 			last.From, last.To, last.Known = slices.Concat(last.From, e.From), slices.Concat(last.To, e.To), slices.Concat(last.Known, e.Known)
+			last.Opened = together(last.Opened, e.Opened)
 			continue
 		}
 		out = append(out, e)

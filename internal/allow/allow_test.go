@@ -268,3 +268,59 @@ func TestPodsOfOtherPeersAreOpenAsAWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("common is %+v", common)
 	}
 }
+
+// What namespaces open to others takes only what room is left beside what each has of its own, the smallest first.
+func TestWhatIsOpenedToOthersClosesNothingOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	at := func(third byte, ports int32) (out []Destination) {
+		for p := range ports {
+			out = append(out, Destination{netip.AddrFrom4([4]byte{10, 200, third, 1}), v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: p + 1}})
+		}
+		return out
+	}
+	endpoints := func(n int) (out []Destination) {
+		for i := range n {
+			out = append(out, Destination{netip.AddrFrom4([4]byte{10, 201, byte(i >> 8), byte(i)}), v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: 5432}})
+		}
+		return out
+	}
+	clients := func(n int, opened map[string][]Destination) (out []Exposed) {
+		for i := range n {
+			out = append(out, Exposed{Contract: "c", Namespace: string(rune('a' + i)), From: []netip.Addr{netip.AddrFrom4([4]byte{10, 240, 0, byte(i)})}, To: at(byte(i), 1), Opened: opened})
+		}
+		return out
+	}
+	product := func(addresses int, ports int32) (out []Destination) {
+		for i := range addresses {
+			out = append(out, at(byte(100+i), ports)...)
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		exposed []Exposed
+		open    int // flows
+		left    string
+	}{
+		"what fits":                    {clients(10, map[string][]Destination{"data": endpoints(3)}), 10 * (1 + 3), ""},
+		"too many addresses":           {clients(20, map[string][]Destination{"data": endpoints(1000), "login": endpoints(2)}), 20 * (1 + 2), "data"},
+		"too many flows":               {clients(20, map[string][]Destination{"data": product(10, 200), "login": endpoints(2)}), 20 * (1 + 2), "data"},
+		"to those that have no others": {[]Exposed{{Contract: "c", Namespace: "a", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, Opened: map[string][]Destination{"data": endpoints(3)}}}, 3, ""},
+		"more ports of an address":     {clients(1, map[string][]Destination{"data": at(0, maxPorts+1)}), 1, "data"},
+		"to nobody":                    {[]Exposed{{Contract: "c", Namespace: "a", Opened: map[string][]Destination{"data": endpoints(3)}}}, 0, ""},
+	} {
+		got, closed := Plan(tc.exposed, nil)
+		open := 0
+		for i, x := range got {
+			flows := openOf(x.To)
+			if open += len(flows); len(tc.exposed[i].To) > 0 && !flows[tc.exposed[i].To[0]] {
+				t.Errorf("%s: namespace %s has nothing of its own", name, x.Namespace)
+			}
+		}
+		if open != tc.open || (closed == "") != (tc.left == "") || !strings.Contains(closed, tc.left) {
+			t.Errorf("%s: %d flows are open, want %d; closed is %q, want %q", name, open, tc.open, closed, tc.left)
+		}
+		if again, _ := Plan(tc.exposed, got); !cmp.Equal(got, again) {
+			t.Errorf("%s: another plan of the same differs", name)
+		}
+	}
+}

@@ -12,6 +12,9 @@ const (
 	MaxExposed = 20_000
 	// maxDirect is how many of them may be for pods of one other peer.
 	maxDirect = 4096
+	// maxOpenedFlows is how many flows, each to a port of an address, a Tunnel opens at most where namespaces open
+	// something to others: half of what a node takes of a peer.
+	maxOpenedFlows = 1 << 15
 	// maxPorts is how many ports a destination has at most, as in the custom resource.
 	maxPorts = 1000
 )

@@ -292,8 +292,9 @@ func (e *Exposure) Exposed(own Reachable) (out []allow.Exposed, known bool) {
 	}
 	out = e.passed(from, own.Thirds)
 	for namespace, pods := range from {
-		if open := own.Opened.destinations(namespace, to); len(pods) > 0 && len(open) > 0 {
-			out = append(out, allow.Exposed{Contract: e.Contract, Namespace: namespace, From: pods, To: open})
+		x := allow.Exposed{Contract: e.Contract, Namespace: namespace, From: pods, To: to[namespace], Opened: own.Opened.to(namespace, to)}
+		if len(pods) > 0 && len(x.To)+len(x.Opened) > 0 {
+			out = append(out, x)
 		}
 	}
 	return out, e.known

@@ -23,13 +23,17 @@ func OpenedBy(all []v1alpha1.NamespaceOffloading) Opened {
 	return out
 }
 
-// destinations returns those that pods of a namespace may reach; to is what Services lead to, by their namespace.
-func (o Opened) destinations(pods string, to map[string][]allow.Destination) []allow.Destination {
-	out := slices.Clone(to[pods])
+// to returns what other namespaces open to the pods of one, by namespace; services is what their Services lead to.
+func (o Opened) to(pods string, services map[string][]allow.Destination) map[string][]allow.Destination {
+	var out map[string][]allow.Destination
 	for namespace, others := range o {
-		if namespace != pods && (slices.Contains(others, pods) || slices.Contains(others, v1alpha1.AllNamespaces)) {
-			out = append(out, to[namespace]...)
+		if namespace == pods || len(services[namespace]) == 0 || !slices.Contains(others, pods) && !slices.Contains(others, v1alpha1.AllNamespaces) {
+			continue
 		}
+		if out == nil {
+			out = map[string][]allow.Destination{}
+		}
+		out[namespace] = services[namespace]
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package exposure
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -42,7 +43,7 @@ func TestServicesAreOpenToThePodsThatTheirOwnersName(t *testing.T) {
 		open, _ := e.Exposed(Reachable{Pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}, Opened: OpenedBy(tc.offloadings)})
 		for _, x := range open {
 			var got []string
-			for _, a := range addrsOf(x.To) {
+			for _, a := range addrsOf(slices.Concat(append(slices.Collect(maps.Values(x.Opened)), x.To)...)) {
 				got = append(got, a.String())
 			}
 			slices.Sort(got)
