@@ -142,8 +142,8 @@ type PodStatus struct {
 	Status []byte
 	// Gone means that the pod is gone and none of its containers runs.
 	Gone bool
-	// DeletionTimestamp is when the provider's cluster began to delete it, RFC
-	// 3339. It is empty if it did not.
+	// DeletionTimestamp is that of the pod in the provider's cluster, RFC 3339: when its grace
+	// period ends there, by the provider's clock. It is empty if it is not being deleted.
 	DeletionTimestamp string
 }
 

@@ -1656,8 +1656,8 @@ type SyncResponse_Status struct {
 	// Whether the pod is gone and nothing of it runs any longer. The status is then the last
 	// one known to the provider.
 	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
-	// The time at which the provider's cluster began to delete it, RFC 3339; empty if it is
-	// not being deleted.
+	// The deletionTimestamp of the pod in the provider's cluster, RFC 3339: when its grace period
+	// ends there, by the provider's clock. Empty if it is not being deleted.
 	DeletionTimestamp string `protobuf:"bytes,6,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
