@@ -559,7 +559,8 @@ func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.Unofflo
 	if err == nil && r.GetNamespace() == "namespaces/home" {
 		err = failure(peering.ReasonNamespaceNotOffloaded, "namespace home is not offloaded")
 	}
-	return &ententev1.UnoffloadNamespaceResponse{}, err
+	open := map[string][]string{"namespaces/data": {"namespaces/shop", "namespaces/soph"}, "namespaces/login": {"namespaces/-"}}
+	return &ententev1.UnoffloadNamespaceResponse{OpenTo: open[r.GetNamespace()]}, err
 }
 
 // WatchEvents breaks off once, and fails for good the second time.

@@ -130,13 +130,17 @@ func (a *app) unoffloadCommand() *cobra.Command {
 			return err
 		}
 		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + namespace}
-		switch _, err := r.admin.UnoffloadNamespace(ctx, req); {
+		switch resp, err := r.admin.UnoffloadNamespace(ctx, req); {
 		case client.ReasonOf(err) == peering.ReasonNamespaceNotOffloaded:
 			r.done("Namespace %s is not offloaded: nothing to do", namespace)
 		case err != nil:
 			return r.call("unoffload namespace "+namespace, err)
 		default:
 			r.done("New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", namespace, namespace)
+			if to := resp.GetOpenTo(); len(to) > 0 {
+				r.done("Its Services are no longer open to pods abroad of %s", format.OpenTo(to, ""))
+				r.note("to open them again while its own pods stay here: %s", format.OpenAgain(namespace, to))
+			}
 		}
 		return r.result(req)
 	})

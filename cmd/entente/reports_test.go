@@ -193,6 +193,10 @@ func TestOffloadSaysToWhomANamespaceIsOpen(t *testing.T) {
 	)
 }
 
+func TestUnoffloadSaysToWhomANamespaceWasOpen(t *testing.T) {
+	golden(t, "unoffload-open-to", peered(), []string{"unoffload", "namespace", "data"}, []string{"unoffload", "namespace", "login"}, []string{"unoffload", "namespace", "data", "-o", "json"})
+}
+
 func TestSmallCommandsPrintTheirResults(t *testing.T) {
 	w := newWorld()
 	golden(t, "small", w,

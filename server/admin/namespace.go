@@ -121,6 +121,14 @@ func openToOf(namespace, all, there string) string {
 	return namespace
 }
 
+// openTo returns the namespaces that one is open to, by their names in this API.
+func openTo(o *v1alpha1.NamespaceOffloading) (names []string) {
+	for _, namespace := range o.Spec.OpenTo {
+		names = append(names, "namespaces/"+openToOf(namespace, v1alpha1.AllNamespaces, anyNamespace))
+	}
+	return names
+}
+
 // keepUnset sets what a request leaves out to what it is.
 func keepUnset(want, old *v1alpha1.NamespaceOffloadingSpec, req *ententev1.OffloadNamespaceRequest) {
 	if req.Move == nil {
@@ -220,9 +228,7 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	if p := o.Status.Misplaced; p != nil {
 		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message
 	}
-	for _, namespace := range o.Spec.OpenTo {
-		m.OpenTo = append(m.OpenTo, "namespaces/"+openToOf(namespace, v1alpha1.AllNamespaces, anyNamespace))
-	}
+	m.OpenTo = openTo(o)
 	if p := o.Spec.PeerLost; p != nil {
 		m.PeerLost = &ententev1.PeerLost{Action: string(p.Action)}
 		if p.After != nil {
@@ -254,5 +260,9 @@ func (s *service) UnoffloadNamespace(ctx context.Context, req *ententev1.Unofflo
 	if err := s.remove(ctx, &o); err != nil {
 		return nil, fmt.Errorf("delete namespace offloading in %s: %w", namespace, err)
 	}
-	return &ententev1.UnoffloadNamespaceResponse{}, nil
+	resp := &ententev1.UnoffloadNamespaceResponse{}
+	if o.DeletionTimestamp.IsZero() { // else it ended before
+		resp.OpenTo = openTo(&o)
+	}
+	return resp, nil
 }

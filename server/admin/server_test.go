@@ -1108,6 +1108,20 @@ func TestANamespaceIsOffloadedAndReturned(t *testing.T) {
 	}
 }
 
+func TestTheEndOfAnOffloadingNamesThoseItWasOpenTo(t *testing.T) {
+	a := newAdminTest(t, &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "data", Name: v1alpha1.NamespaceOffloadingName, Finalizers: []string{v1alpha1.Finalizer}},
+		Spec:       v1alpha1.NamespaceOffloadingSpec{OpenTo: []string{"shop", "*"}},
+	})
+	c := a.alice(t)
+	for _, want := range [][]string{{"namespaces/shop", "namespaces/-"}, nil} { // once it is ending it is open to none
+		resp, err := c.UnoffloadNamespace(t.Context(), &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/data"})
+		if err != nil || !slices.Equal(resp.GetOpenTo(), want) {
+			t.Errorf("it was open to %q (%v), want %q", resp.GetOpenTo(), err, want)
+		}
+	}
+}
+
 // TestAnOffloadingKeepsWhatACallLeavesOut: a call that sets one thing must not let pods go where they were not allowed to.
 // The agent writes finalizers and statuses of the same object.
 func TestAnOffloadingIsChangedThoughItWasWrittenMeanwhile(t *testing.T) {

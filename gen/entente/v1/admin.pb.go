@@ -2768,9 +2768,12 @@ func (x *UnoffloadNamespaceRequest) GetNamespace() string {
 	return ""
 }
 
-// UnoffloadNamespaceResponse is empty.
+// UnoffloadNamespaceResponse contains what ended with the offloading.
 type UnoffloadNamespaceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The other namespaces whose pods abroad could use its Services, as namespaces/NAME; namespaces/-
+	// stands for all.
+	OpenTo        []string `protobuf:"bytes,1,rep,name=open_to,json=openTo,proto3" json:"open_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2803,6 +2806,13 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *UnoffloadNamespaceResponse) GetOpenTo() []string {
+	if x != nil {
+		return x.OpenTo
+	}
+	return nil
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -7296,8 +7306,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x05fence\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05fence\x12\x1a\n" +
 	"\bcontract\x18\x06 \x01(\tR\bcontract\"n\n" +
 	"\x19UnoffloadNamespaceRequest\x12Q\n" +
-	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"\x1c\n" +
-	"\x1aUnoffloadNamespaceResponse\"b\n" +
+	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"5\n" +
+	"\x1aUnoffloadNamespaceResponse\x12\x17\n" +
+	"\aopen_to\x18\x01 \x03(\tR\x06openTo\"b\n" +
 	"\x11ListTokensRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +

@@ -46,6 +46,15 @@ func OpenTo(namespaces []string, none string) string {
 	return cmp.Or(strings.Join(names, ","), none)
 }
 
+// OpenAgain is the command that opens a namespace to others and keeps its pods here.
+func OpenAgain(namespace string, to []string) string {
+	names := OpenTo(to, "")
+	if slices.Contains(to, allNamespaces) {
+		names = "'*'"
+	}
+	return fmt.Sprintf("entente offload namespace %s --strategy Local --open-to %s", namespace, names)
+}
+
 // allNamespaces stands for all namespaces.
 const allNamespaces = "namespaces/-"
 
