@@ -74,9 +74,6 @@ const (
 	// still be there until the local one is deleted.
 	stuckAfter = 30 * time.Second
 
-	// refusalPasses is how long a refusal that mostly passes by itself is not shown.
-	refusalPasses = 15 * time.Second
-
 	// wantPause is the pause before an object that was refused, or not acknowledged, is wanted again.
 	wantPause = 30 * time.Second
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/entente-dev/entente/internal/refusals"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -71,7 +72,7 @@ func TestARefusalThatPassesSoonIsNotShown(t *testing.T) {
 func TestARefusalThatLastsIsShown(t *testing.T) {
 	atHome(t, func(h *home) {
 		notYet(h)
-		time.Sleep(refusalPasses)
+		time.Sleep(refusals.Passes)
 		h.remote.retry()
 		h.second()
 		if spaces := h.node.Namespaces(); len(spaces) != 1 || spaces[0].Refusal == nil {

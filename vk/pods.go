@@ -24,6 +24,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstatus"
+	"github.com/entente-dev/entente/internal/refusals"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -35,7 +36,7 @@ type podState struct {
 	hash     peering.Hash
 	taken    bool
 	refusal  *peering.Refusal
-	refused  refused
+	refused  refusals.Shown
 	ackHash  peering.Hash // what the provider took or refused last
 	wantedAt time.Time    // when it was wanted last
 	claims   claims
@@ -210,7 +211,7 @@ func (n *Node) plan(uid string) podPlan {
 	fenced := p.pod != nil && n.isFenced(p.pod)
 	closed := p.pod != nil && time.Now().Before(n.losses.Closed(p.pod.Namespace))
 	if r := p.st.refusal; r != nil {
-		p.st.refusal = p.st.refused.shown
+		p.st.refusal = p.st.refused.Why()
 		// If the namespace was refused, its refusal is the reason.
 		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil && r.Reason == peering.RefusedNamespace {
 			p.st.refusal = of
@@ -268,7 +269,7 @@ func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
 		return nil
 	}
 	if st := n.objects[namespaceRef(space)]; st != nil {
-		return st.refused.shown
+		return st.refused.Why()
 	}
 	return nil
 }
@@ -858,7 +859,7 @@ func (n *Node) Ack(a peering.Ack) {
 		st.refusal = a.Refusal
 	}
 	if !deleted {
-		st.refused.set(a.Ref.Kind, a.Refusal, time.Now())
+		st.refused.Set(a.Ref.Kind, a.Refusal, time.Now())
 		st.ackHash = a.Hash
 	}
 	synced := n.synced

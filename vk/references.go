@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstatus"
+	"github.com/entente-dev/entente/internal/refusals"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -36,7 +37,7 @@ type objectState struct {
 	hash    peering.Hash
 	acked   bool
 	refusal *peering.Refusal
-	refused refused
+	refused refusals.Shown
 	ackHash peering.Hash // what the provider took or refused last
 	// writes bounds the events about it; cut means that not all of its endpoints are sent; unknown is
 	// the value of its annotation about endpoints if that is invalid.
@@ -593,7 +594,7 @@ func (n *Node) ackObject(a peering.Ack) {
 		n.mu.Unlock()
 		return
 	}
-	news := st.refused.set(a.Ref.Kind, a.Refusal, time.Now())
+	news := st.refused.Set(a.Ref.Kind, a.Refusal, time.Now())
 	st.refusal, st.acked, st.ackHash = a.Refusal, st.acked || a.Refusal == nil, a.Hash
 	if a.Ref.Kind == peering.KindNamespace && a.Refusal == nil && a.Hash == st.hash {
 		n.fences.Took(a.Ref.Name)

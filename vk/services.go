@@ -45,7 +45,7 @@ func (n *Node) Namespaces() []NamespaceState {
 		s := NamespaceState{Namespace: space}
 		s.Counts, s.Answered = n.fences.Counts(space.Name), n.fences.Answered(space.Name)
 		if st := n.objects[namespaceRef(space)]; st != nil {
-			s.Accepted, s.Refusal = st.acked && st.refusal == nil, st.refused.shown
+			s.Accepted, s.Refusal = st.acked && st.refusal == nil, st.refused.Why()
 		}
 		out = append(out, s)
 	}

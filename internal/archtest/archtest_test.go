@@ -103,7 +103,7 @@ var rules = []rule{
 	// What home shows of a pod that runs at a provider is decided without a client.
 	{packages: "internal/podstatus", ours: []string{"peering/...", "api/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
 	{packages: "internal/podstatus/podstatustest", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
-	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/losses", "internal/notify", "internal/podspec", "internal/podstatus"}, outside: []string{
+	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/losses", "internal/notify", "internal/podspec", "internal/podstatus", "internal/refusals"}, outside: []string{
 		"github.com/prometheus/client_model/go", "github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	{packages: "internal/podmetrics", ours: []string{"peering/..."}, outside: []string{
@@ -148,6 +148,7 @@ var rules = []rule{
 	{packages: "internal/servingcert", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/losses", outside: []string{"k8s.io/"}},
+	{packages: "internal/refusals", ours: []string{"peering/..."}},
 	{packages: "internal/podsecurity", ours: []string{"api/...", "internal/endpoints", "internal/fencing", "internal/podspec", "peering/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
 	{packages: "internal/ledger", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
@@ -155,7 +156,7 @@ var rules = []rule{
 	// Both halves of a NetworkPolicy.
 	{packages: "internal/netpolicy", ours: []string{"api/...", "peering/...", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"golang.org/x/time/", "k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
-	{packages: "internal/volumes", ours: []string{"api/...", "peering/...", "internal/stock"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/volumes", ours: []string{"api/...", "peering/...", "internal/refusals", "internal/stock"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// Both ends of a copy know files and each other, and nothing of Kubernetes.
 	{packages: "internal/volumecopy", ours: []string{"internal/notify"}, outside: []string{"golang.org/x/sys/unix"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
@@ -166,7 +167,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/offload",
-		ours:     []string{"internal/offloadedpod", "api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"internal/offloadedpod", "api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/refusals", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -295,7 +296,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"internal/offloadedpod", "api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"internal/offloadedpod", "api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podmetrics", "internal/podsecurity", "internal/podspec", "internal/podstatus", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/refusals", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

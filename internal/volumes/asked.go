@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/entente-dev/entente/internal/refusals"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -27,6 +29,7 @@ type ack struct {
 	hash    peering.Hash // of the wanted volume, or zero if its deletion was requested
 	done    bool         // the volume is as requested, or deleted
 	refusal *peering.Refusal
+	shown   refusals.Shown // what users see of the refusals
 	// given: there may be a PersistentVolume of it, or may have been, and so data. Only an order deletes it.
 	given bool
 }
@@ -38,6 +41,7 @@ func (h *Home) Ack(contract string, a peering.Ack) {
 	known, ok := h.acks[key]
 	if ok && a.Hash == known.hash {
 		known.done, known.refusal = a.Refusal == nil, a.Refusal
+		known.shown.Set(peering.KindClaim, a.Refusal, time.Now())
 		h.acks[key] = known
 		if known.done && known.hash == (peering.Hash{}) && !known.given {
 			delete(h.acks, key)

@@ -309,7 +309,9 @@ func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 	switch a := h.ask(contract.ID, o.Ref, &o, ack{claim: name, peer: peer}); {
 	case a.refusal != nil && a.refusal.Retryable:
-		h.warn(claim, reasonFailed, "the provider cannot create the volume now: "+a.refusal.Message)
+		if why := a.shown.Why(); why != nil {
+			h.warn(claim, reasonFailed, "the provider cannot create the volume now: "+why.Message)
+		}
 		return reconcile.Result{RequeueAfter: refused}, nil // the mirror retries by itself, unless nothing was sent
 	case a.refusal != nil:
 		// The volume does not exist, or was never used.
