@@ -228,8 +228,12 @@ func (p *peeringRun) exists(ctx context.Context, req *ententev1.CreatePeeringReq
 	p.request = facts["peeringRequest"]
 	p.done("Asks %s for resources already (PeeringRequest %s)", p.whom(), p.request)
 	is, err := p.peering(ctx, p.request)
+	over := format.Over(is.GetAccepted())
 	switch {
 	case err != nil || !amendment.Differs(req, is): // an error is that of the wait, too
+	case over && p.flags.dryRun:
+		p.note("what the flags ask for would not be applied; %s", amendment.AskAgain(is))
+	case over: // the wait ends with what to do
 	case p.flags.dryRun:
 		p.note("what the flags ask for would not be applied; see what would be offered for a change with: entente amend %s --dry-run", p.request)
 	default:

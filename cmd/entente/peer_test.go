@@ -197,17 +197,26 @@ func TestPeerAndAmendGiveUpOnAnInvalidRequest(t *testing.T) {
 }
 
 func TestPeerAndAmendGiveUpOnARequestThatIsOver(t *testing.T) {
-	for reason, message := range map[string]string{
-		"Expired":   "contract 7f3c9a reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again",
-		"EndedHere": "this cluster ended contract 7f3c9a; delete this PeeringRequest, and create another to ask again",
+	const again = "next: end the request: entente unpeer --peering provider, and ask again: entente peer provider"
+	for reason, tc := range map[string]struct{ message, says, next string }{
+		"Expired": {
+			"contract 7f3c9a reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", "the request is over: ",
+			again + "; or let it ask again and be renewed: entente amend provider --renewal\n",
+		},
+		"EndedHere":       {"this cluster ended contract 7f3c9a; delete this PeeringRequest, and create another to ask again", "the request is over: ", again + "\n"},
+		"EndedByProvider": {"the provider ended contract 7f3c9a; delete this PeeringRequest, and create another to ask again", "the provider refuses: EndedByProvider: ", again + "\n"},
 	} {
 		w := newWorld()
-		w.joined, w.refuse, w.refusal = true, message, reason
-		for _, args := range [][]string{{"peer", "provider", "--resources", "cpu=1"}, {"amend", "provider", "--duration", "2h"}} {
-			_, errOut, code := w.run(t, "", args...)
-			if code != exit.Refused || !strings.Contains(errOut, "the request is over: "+message) || !strings.Contains(errOut, "entente unpeer --peering provider") {
-				t.Errorf("%q, %s: exit %d: %s", args, reason, code, errOut)
+		w.joined, w.refuse, w.refusal = true, tc.message, reason
+		ask := []string{"peer", "provider", "--resources", "cpu=1"}
+		for _, args := range [][]string{ask, {"amend", "provider", "--duration", "2h"}, {"peer", "provider", "--resources", "cpu=2"}} {
+			out, errOut, code := w.run(t, "", args...)
+			if code != exit.Refused || !strings.Contains(errOut, tc.says+tc.message) || !strings.Contains(errOut, tc.next) || strings.Contains(out, "entente amend") {
+				t.Errorf("%q, %s: exit %d: %s%s", args, reason, code, out, errOut)
 			}
+		}
+		if out, errOut, code := w.run(t, "", "peer", "provider", "--resources", "cpu=2", "--dry-run"); code != exit.OK || !strings.Contains(out, "would not be applied; "+strings.TrimPrefix(tc.next, "next: ")) || strings.Contains(out, "--dry-run") {
+			t.Errorf("what would be offered, %s: exit %d: %s%s", reason, code, out, errOut)
 		}
 	}
 }

@@ -131,14 +131,30 @@ func (a *Amendment) granted() string {
 	return strings.Join(pairs, ",")
 }
 
-// Refused is the error that what a peering asks for is refused.
+// Refused is the error that what a peering asks for is refused. next is what to do, unless it is over.
 func Refused(label string, p *ententev1.Peering, next string) error {
+	if format.Over(p.GetAccepted()) {
+		next = "next: " + AskAgain(p)
+	}
 	return &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) %s\n  %s", label, printer.Clean(format.Refusal(p.GetAccepted())), next)}
 }
 
 // ChangeOrEnd says what to do about a request that has no contract.
 func ChangeOrEnd(request string) string {
 	return fmt.Sprintf("next: the request stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s", request, request)
+}
+
+// AskAgain says what to do about a request that is over.
+func AskAgain(p *ententev1.Peering) string {
+	request, peer := format.Short(p.GetName()), format.Short(p.GetPeer())
+	if peer == format.AnyPeer {
+		peer = "--any"
+	}
+	again := fmt.Sprintf("end the request: entente unpeer --peering %s, and ask again: entente peer %s", request, peer)
+	if p.GetAccepted().GetReason() == "Expired" { // which is so only without renewal
+		again += fmt.Sprintf("; or let it ask again and be renewed: entente amend %s --renewal", request)
+	}
+	return again
 }
 
 // Overlay returns the amounts of an amended request: the named ones, and the others from

@@ -235,6 +235,11 @@ func Refused(p *ententev1.Peering) bool {
 	return false
 }
 
+// Over reports whether the contract of a refused request has ended and it asks for no other, whatever it asks for.
+func Over(accepted *ententev1.Condition) bool {
+	return accepted.GetStatus() == "False" && slices.Contains([]string{"Expired", "EndedHere", "EndedByProvider"}, accepted.GetReason())
+}
+
 // Refusal says why a request is refused: by the provider, since it costs more than it may, since one of the
 // two agents finds it invalid, or since its contract is over and it asks for no other.
 func Refusal(c *ententev1.Condition) string {
