@@ -267,6 +267,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&cfg.FabricEndpoints, "fabric-endpoint", nil, "where other clusters can dial the gateways, over UDP, as HOST or HOST:PORT with {node} for a gateway's name; repeat for several, best first (default: the addresses of their Nodes; a Node's annotation entente.dev/endpoint comes before both)")
 	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
 	flags.StringVar(&cfg.FabricServiceClass, "fabric-service-class", "", "the loadBalancerClass of these Services (default: the cluster's)")
+	flags.StringVar((*string)(&cfg.FabricServiceFamilies), "fabric-service-families", string(corev1.IPFamilyPolicyPreferDualStack), "the ipFamilyPolicy of these Services")
 	flags.StringArrayVar(&o.annotations, "fabric-service-annotation", nil, "an annotation of these Services, as KEY=VALUE; repeat for several")
 	flags.BoolVar(&cfg.MultiClusterServices, "multicluster-services", false, "share namespaces with peers as the clusterSet of PeeringPolicies says, by ServiceExports and ServiceImports")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/internal/agent"
 	"github.com/entente-dev/entente/internal/dnsupdate"
@@ -26,7 +27,8 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"POD_NAMESPACE": "entente-system", "POD_NAME": "agent-1", "POD_UID": "u1", "POD_IP": "10.1.2.3"}
 	defaults := agent.Config{
-		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
+		FabricServiceFamilies: corev1.IPFamilyPolicyPreferDualStack,
+		Namespace:             "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
 		AliasPool: prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
 		Gateways:  3, PresharedKeyEvery: 168 * time.Hour,
 		Direct:      "All",
@@ -74,9 +76,9 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 			},
 		},
 		"with Services of gateways": {
-			args: []string{"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-annotation=a=b,c=d", "--fabric-service-annotation=e="},
+			args: []string{"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-families=SingleStack", "--fabric-service-annotation=a=b,c=d", "--fabric-service-annotation=e="},
 			change: func(c *agent.Config) {
-				c.FabricService, c.FabricServiceClass = "LoadBalancer", "example.com/lb"
+				c.FabricService, c.FabricServiceClass, c.FabricServiceFamilies = "LoadBalancer", "example.com/lb", "SingleStack"
 				c.FabricServiceAnnotations = map[string]string{"a": "b,c=d", "e": ""}
 			},
 		},

@@ -226,7 +226,7 @@ func (a *agent) reconcileGateways(context.Context) error {
 	a.gateways = &gateways.Reconciler{
 		Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints,
 		Services: gateways.Services{
-			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
+			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Families: a.cfg.FabricServiceFamilies, Annotations: a.cfg.FabricServiceAnnotations,
 		},
 		Direct: a.cfg.Direct, Pods: a.directPods, PodNetwork: a.podNetwork(),
 		Reserved: a.states.Reserved, Namespace: a.cfg.Namespace, Silent: a.wakePeers, Now: time.Now,

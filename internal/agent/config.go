@@ -54,9 +54,10 @@ type Config struct {
 	// with {node} for a gateway's name. Default: the addresses of their Nodes.
 	FabricEndpoints []string
 	// FabricService is LoadBalancer or NodePort if each gateway has a Service of its own by which it is dialled, of
-	// FabricServiceClass and with FabricServiceAnnotations. Default: none.
+	// FabricServiceClass, with FabricServiceAnnotations and of FabricServiceFamilies. Default: none.
 	FabricService            corev1.ServiceType
 	FabricServiceClass       string
+	FabricServiceFamilies    corev1.IPFamilyPolicy
 	FabricServiceAnnotations map[string]string
 	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and discovers others there, on the interfaces
 	// DiscoveryInterfaces; default: see [mdns.DefaultInterface].

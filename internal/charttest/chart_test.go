@@ -390,7 +390,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--home-api-address=:7452", "--home-api-service=entente-home-api", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--external-hosts=192.168.7.0/24", "--gateways=2", "--direct=Gateways", "--preshared-key-every=48h",
 			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M", "--carry-for-peers=Contracts", "--carry-through-peers=false",
 			"--fabric-endpoint=gw-{node}.example.com:4500", "--fabric-endpoint=[2001:db8::1]",
-			"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-annotation=example.com/pool=a,b=c",
+			"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-families=SingleStack", "--fabric-service-annotation=example.com/pool=a,b=c",
 			"--discovery-domain=example.com", "--discovery-resolver=192.0.2.53",
 			"--discovery-update-server=ns.example.com:53", "--discovery-update-zone=example.com", "--discovery-update-domain=clusters.example.com",
 			"--discovery-update-secret=dns-key", "--discovery-update-secret-key=tsig", "--discovery-update-key-name=milano",

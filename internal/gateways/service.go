@@ -32,7 +32,9 @@ type Services struct {
 	Namespace string
 	// Type is LoadBalancer or NodePort; empty makes none, and removes those that were made.
 	Type corev1.ServiceType
-	// Class is the class of load balancers, Annotations are further settings for the cloud.
+	// Families is which families they have. Class is the class of load balancers, Annotations are further settings for
+	// the cloud.
+	Families    corev1.IPFamilyPolicy
 	Class       string
 	Annotations map[string]string
 }
@@ -114,7 +116,7 @@ func serviceFor(cfg Services, name string, g gateway) gatewayService {
 	labels := map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, componentLabel: componentGateway}
 	owner := metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("FabricNode").WithName(g.node).WithUID(g.uid).WithController(true)
 	out.service = corev1ac.Service(name, cfg.Namespace).WithLabels(labels).WithAnnotations(cfg.Annotations).WithOwnerReferences(owner).
-		WithSpec(corev1ac.ServiceSpec().WithType(cfg.Type).WithIPFamilyPolicy(corev1.IPFamilyPolicyPreferDualStack).WithExternalTrafficPolicy(corev1.ServiceExternalTrafficPolicyLocal).
+		WithSpec(corev1ac.ServiceSpec().WithType(cfg.Type).WithIPFamilyPolicy(cmp.Or(cfg.Families, corev1.IPFamilyPolicyPreferDualStack)).WithExternalTrafficPolicy(corev1.ServiceExternalTrafficPolicyLocal).
 			WithPorts(corev1ac.ServicePort().WithName("wireguard").WithProtocol(corev1.ProtocolUDP).WithPort(int32(port)).WithTargetPort(intstr.FromInt32(int32(port)))))
 	if cfg.Type == corev1.ServiceTypeLoadBalancer && cfg.Class != "" {
 		out.service.Spec.WithLoadBalancerClass(cfg.Class)

@@ -75,6 +75,19 @@ func TestServiceEndpointsAreThoseOfItsType(t *testing.T) {
 	}
 }
 
+func TestServicesOfGatewaysHaveTheFamiliesThatAreAskedFor(t *testing.T) {
+	t.Parallel()
+	gw := gateway{node: "n1", port: "51820", addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}}
+	for asked, want := range map[corev1.IPFamilyPolicy]corev1.IPFamilyPolicy{
+		"": corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicySingleStack: corev1.IPFamilyPolicySingleStack,
+	} {
+		s := serviceFor(Services{Type: corev1.ServiceTypeLoadBalancer, Families: asked}, "x", gw)
+		if got := *s.service.Spec.IPFamilyPolicy; got != want {
+			t.Errorf("asked for %q it is %s, want %s", asked, got, want)
+		}
+	}
+}
+
 func TestPlanServicesKeepsAServiceForEachGateway(t *testing.T) {
 	cfg := Services{Namespace: "entente-system", Type: corev1.ServiceTypeNodePort}
 	other := cfg
