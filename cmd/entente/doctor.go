@@ -15,11 +15,11 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	areas := []string{doctor.AreaNetwork, doctor.AreaPeers, doctor.AreaPlacement}
+	areas := []string{doctor.AreaNetwork, doctor.AreaPeers, doctor.AreaPlacement, doctor.AreaServices}
 	cmd := a.offline(&cobra.Command{Use: "doctor [AREA]", Short: "Find what keeps this cluster from peering, and say what to do"}, func(ctx context.Context, r *run) error {
 		area := r.first()
 		if area != "" && !slices.Contains(areas, area) {
-			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, strings.Join(areas[:2], ", "), areas[2], r.path)
+			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, strings.Join(areas[:3], ", "), areas[3], r.path)
 		}
 		is, err := a.reported(ctx, target{label: "local", flags: a.flags, namespace: a.namespace}, area)
 		if err != nil {
@@ -61,6 +61,9 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 		}
 		if area == "" || area == doctor.AreaPlacement {
 			fine = append(fine, "with what places pods of offloaded namespaces"+doctor.PlacedText(is.Placed.By))
+		}
+		if area == doctor.AreaServices || area == "" && is.Abroad.Read {
+			fine = append(fine, "with the Services of other namespaces that pods at peers name")
 		}
 		r.none("Nothing is wrong "+strings.Join(fine, ", nor ")+".", "")
 	default:

@@ -57,6 +57,14 @@ func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCl
 	return fc
 }
 
+func TestDoctorListsServicesThatPodsAbroadName(t *testing.T) {
+	w := newWorld()
+	w.is = doctor.Report{Nodes: []v1alpha1.FabricNode{checkedNode("node-a")}, Abroad: doctor.Abroad{Read: true}}
+	golden(t, "doctor-services-open", w, []string{"doctor"}, []string{"doctor", "services"})
+	w.is.Abroad.Names = []doctor.Named{{From: "shop", Namespace: "data", Service: "db"}, {From: "shop", Namespace: "data", Service: "mq"}}
+	golden(t, "doctor-services", w, []string{"doctor"}, []string{"doctor", "services", "-o", "json"}, []string{"doctor", "peers"})
+}
+
 func TestDoctorListsPathsAndPeersThatDoNotWork(t *testing.T) {
 	w := newWorld()
 	node := checkedNode("node-a")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -65,17 +67,27 @@ func TestDoctorReportsHopsThatNoPathShows(t *testing.T) {
 }
 
 // It reads FabricNodes and ForeignClusters from the API server, by name what places pods, the agent's pods, where none is ready
-// those of all namespaces, and nothing else.
+// those of all namespaces, what pods on virtual nodes and Services there are, and nothing else.
 func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 	pages := map[string]any{
 		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
 		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
 		"foreignclusters": v1alpha1.ForeignClusterList{Items: []v1alpha1.ForeignCluster{trustedPeer("office")}},
+		"peeringrequests": v1alpha1.PeeringRequestList{Items: []v1alpha1.PeeringRequest{{Status: v1alpha1.PeeringRequestStatus{Node: "office.entente.dev"}}, {}}},
+		"pods":            corev1.PodList{ListMeta: metav1.ListMeta{Continue: "more"}},
+		"podsmore": corev1.PodList{Items: []corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"db.data"}}}},
+		}}},
+		"services": corev1.ServiceList{Items: []corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "data", Name: "db"}}}},
 	}
 	var refuse *metav1.Status
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
-		asked = append(asked, req.Method+" "+req.URL.Path)
+		request := req.Method + " " + req.URL.Path
+		if of := req.URL.Query().Get("fieldSelector"); of != "" {
+			request += "?" + url.Values{"fieldSelector": {of}}.Encode()
+		}
+		asked = append(asked, request)
 		rw.Header().Set("Content-Type", "application/json")
 		if refuse != nil {
 			rw.WriteHeader(int(refuse.Code))
@@ -103,6 +115,11 @@ func TestDoctorReadsNodesPeersAndWhatPlacesPods(t *testing.T) {
 		admission + "validatingadmissionpolicies/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-placement", admission + "mutatingadmissionpolicybindings/entente-placement",
 		admission + "mutatingadmissionpolicies/entente-daemonsets", admission + "mutatingadmissionpolicybindings/entente-daemonsets",
+		api + "peeringrequests", api + "namespaceoffloadings", "GET /api/v1/pods?fieldSelector=spec.nodeName%3Doffice.entente.dev", "GET /api/v1/pods?fieldSelector=spec.nodeName%3Doffice.entente.dev",
+		"GET /api/v1/services",
+	}
+	if a := is.Abroad; !a.Read || !slices.Equal(a.Names, []Named{{"shop", "data", "db"}}) {
+		t.Errorf("pods at peers name %+v", a)
 	}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked for %q, want %q", asked, want)

@@ -16,6 +16,7 @@ const (
 	AreaNetwork   = "network"
 	AreaPeers     = "peers"
 	AreaPlacement = "placement"
+	AreaServices  = "services"
 )
 
 // Report contains the resources of a cluster that doctor reads.
@@ -29,6 +30,8 @@ type Report struct {
 	Elsewhere []string
 	// Placed is what places pods.
 	Placed Placed
+	// Abroad is which Services pods at peers name.
+	Abroad Abroad
 }
 
 // Finding is a problem, as it is printed.
@@ -231,6 +234,9 @@ func Findings(is Report, area string, now time.Time) []Finding {
 	}
 	if area == "" || area == AreaPlacement {
 		found = append(found, placementFindings(is.Placed, now)...)
+	}
+	if area == "" || area == AreaServices {
+		found = append(found, serviceFindings(is.Abroad, is.Namespace, area == AreaServices)...)
 	}
 	rank := func(f Finding) int {
 		return slices.Index([]string{Error, Warning, Info}, f.Severity)

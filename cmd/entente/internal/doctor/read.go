@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,9 @@ func Read(ctx context.Context, label string, flags genericclioptions.RESTClientG
 			return client.DialPort(ctx, config, namespace, port)
 		})
 	}
+	if area == "" || area == AreaServices {
+		is.Abroad = readAbroad(ctx, clients)
+	}
 	return is, nil
 }
 
@@ -53,7 +57,7 @@ func listOf[T any](ctx context.Context, c rest.Interface, resource string) ([]T,
 	var all []T
 	for next := ""; ; {
 		raw, err := c.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resource).
-			Param("limit", "500").Param("continue", next).Do(ctx).Raw()
+			Param("limit", strconv.Itoa(pageSize)).Param("continue", next).Do(ctx).Raw()
 		if err != nil {
 			return nil, err //nolint:wrapcheck // the caller says of what
 		}
