@@ -119,7 +119,7 @@ type Config struct {
 	// Port is the kubelet endpoint's port. Default 10250.
 	Port int32
 	// TranslateIP returns the address under which home reaches a provider's pod, or false for an
-	// address that does not belong to the provider. Nil without a tunnel.
+	// address that does not belong to the provider, or that home does not reach. Nil without a tunnel.
 	TranslateIP func(netip.Addr) (netip.Addr, bool)
 	// Namespaces returns the namespaces that are offloaded to this provider: those labelled
 	// entente.dev/offloading=enabled whose NamespaceOffloading selects it. An error means that they

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +82,9 @@ func runsAt(ctx context.Context, t *testing.T, home, provider *e2e.Side) {
 	}
 	for _, ip := range pods["far"][0].Status.PodIPs {
 		t.Logf("the pod abroad has the address %s", ip.IP)
+		if !slices.Contains(families(home), family(netip.MustParseAddr(ip.IP))) {
+			t.Errorf("the pod abroad has the address %s, want those of %s, as pods at home", ip.IP, families(home))
+		}
 	}
 	if got, want := netip.MustParseAddr(pods["far"][0].Status.PodIP), families(home)[0]; family(got) != want && len(families(provider)) == 2 {
 		t.Errorf("the pod abroad has the address %s; want one of %s first, as pods at home", got, want)

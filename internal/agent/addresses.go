@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/internal/direct"
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/netpolicy"
@@ -25,6 +26,8 @@ import (
 // reads from a cache.
 type addresses struct {
 	client client.Reader
+	// pods returns the prefixes of this cluster's pods.
+	pods func() ([]netip.Prefix, error)
 
 	// openings is what peers opened for pods of other clusters, as the tables say.
 	openings direct.Openings
@@ -62,6 +65,17 @@ func (a *addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
 // home translates a peer's pod address to this cluster's address for it.
 func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
 	return a.homes(peer)(addr)
+}
+
+// reached is home for the addresses that pods of this cluster reach. A peer may have pods of a family that they do not
+// have.
+func (a *addresses) reached(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	alias, ok := a.home(peer, addr)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	pods, err := a.pods()
+	return alias, err != nil || cidr.MayHaveFamily(pods, alias)
 }
 
 // homes returns home for one peer, as its addresses translate now.
@@ -142,20 +156,25 @@ func (a *addresses) there(peer peering.ClusterID, alias netip.Addr) (netip.Addr,
 	return out, ok
 }
 
-// ownPods returns a function that translates a peer's alias to the address of a pod of this cluster. The peer
+// ownPod translates a peer's alias to the address of a pod of this cluster. The peer
 // announces which address an alias means: that counts only for addresses that pods here have.
-func (a *agent) ownPods() func(peering.ClusterID, netip.Addr) (netip.Addr, bool) {
+func (a *addresses) ownPod(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
+	own, ok := a.own(peer, alias)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	prefixes, err := a.pods()
+	return own, err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(own) })
+}
+
+// ownPrefixes returns a function for the prefixes of this cluster's pods.
+func (a *agent) ownPrefixes() func() ([]netip.Prefix, error) {
 	pods := &lastKnown[[]netip.Prefix]{now: time.Now, every: lookupRetry, log: a.log, what: "which prefixes pods have", ask: func(ctx context.Context) ([]netip.Prefix, error) {
 		prefixes, _, err := a.states.Prefixes(ctx)
 		return prefixes, err
 	}}
-	return func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
-		own, ok := a.addresses.own(peer, alias)
-		if !ok {
-			return netip.Addr{}, false
-		}
-		prefixes, err := pods.get(context.Background()) //nolint:forbidigo // a read from a cache does not block
-		return own, err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(own) })
+	return func() ([]netip.Prefix, error) {
+		return pods.get(context.Background()) //nolint:forbidigo // a read from a cache does not block
 	}
 }
 
@@ -164,9 +183,19 @@ func (a *addresses) own(peer peering.ClusterID, alias netip.Addr) (netip.Addr, b
 	return a.remap(peer, alias, func(m plan.Mapping) (from, to netip.Prefix) { return m.Alias, m.Real })
 }
 
-// knownAs returns the address by which a peer knows a pod of this cluster.
+// knownAs returns the address by which a peer knows a pod of this cluster: none if the peer's pods do not reach it, as
+// they have no address of its family, but of another one that pods here have.
 func (a *addresses) knownAs(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool) {
-	return a.remap(peer, own, func(m plan.Mapping) (from, to netip.Prefix) { return m.Real, m.Alias })
+	alias, ok := a.remap(peer, own, func(m plan.Mapping) (from, to netip.Prefix) { return m.Real, m.Alias })
+	t := a.table(peer)
+	if !ok || t == nil {
+		return netip.Addr{}, false
+	}
+	theirs := plan.Reals(t.prefixes)
+	if !cidr.MayHaveFamily(theirs, own) && slices.ContainsFunc(t.ours, func(m plan.Mapping) bool { return cidr.MayHaveFamily(theirs, m.Real.Addr()) }) {
+		return netip.Addr{}, true
+	}
+	return alias, true
 }
 
 // remap translates an address by what a peer announced of this cluster's own addresses.

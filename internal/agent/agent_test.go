@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -125,6 +126,75 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 			got, ok := tc.translate(tc.peer, netip.MustParseAddr(tc.in))
 			if ok != (tc.want != "") || (ok && got.String() != tc.want) {
 				t.Errorf("%s is %s (%t), want %q", tc.in, got, ok, tc.want)
+			}
+		})
+	}
+}
+
+// Home gives each of a provider's prefixes an alias, also those of a family that no pod at home has.
+func TestPodsAbroadHaveAddressesOfFamiliesThatPodsOfHomeHave(t *testing.T) {
+	t.Parallel()
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan"}}
+	fc.Spec.ClusterID = "p"
+	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}, {Prefix: "fd00:200::/48", Alias: "fd00:240::/48"}}
+	for name, tc := range map[string]struct {
+		home []string
+		err  error
+		want []string
+	}{
+		"home has IPv6":         {home: []string{"fd00:1::/48"}, want: []string{"fd00:240::7"}},
+		"home has IPv4":         {home: []string{"10.1.0.0/16", "10.2.0.0/16"}, want: []string{"10.240.3.4"}},
+		"home has both":         {home: []string{"10.1.0.0/16", "fd00:1::/48"}, want: []string{"10.240.3.4", "fd00:240::7"}},
+		"home's pods have none": {want: []string{"10.240.3.4", "fd00:240::7"}},
+		"home's are not known":  {err: errors.New("no response"), want: []string{"10.240.3.4", "fd00:240::7"}},
+		"home's cannot be read": {home: []string{"fd00:1::/48"}, err: errors.New("no response"), want: []string{"10.240.3.4", "fd00:240::7"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &addresses{
+				client: indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc)),
+				pods:   func() ([]netip.Prefix, error) { return kube.Prefixes(tc.home), tc.err },
+			}
+			var got []string
+			for _, there := range []string{"10.200.3.4", "fd00:200::7", "10.9.3.4"} {
+				if home, ok := a.reached("p", netip.MustParseAddr(there)); ok {
+					got = append(got, home.String())
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("addresses at home (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A pod abroad that asks for its addresses at home waits for each, and not for one of a family that home does not have.
+func TestAPeerKnowsNoPodsOfFamiliesThatItDoesNotHave(t *testing.T) {
+	t.Parallel()
+	ours := []v1alpha1.PrefixAlias{{Prefix: "10.1.0.0/16", Alias: "10.250.0.0/16"}, {Prefix: "fd00:1::/48", Alias: "fd00:250::/48"}}
+	for name, tc := range map[string]struct {
+		theirs []v1alpha1.PrefixAlias
+		only4  bool // our pods have no IPv6
+		v4, v6 string
+	}{
+		"it has IPv6":              {theirs: []v1alpha1.PrefixAlias{{Prefix: "fd00:200::/48", Alias: "fd00:240::/48"}}, v4: "invalid IP true", v6: "fd00:250::7 true"},
+		"it has both":              {theirs: []v1alpha1.PrefixAlias{{Prefix: "fd00:200::/48", Alias: "fd00:240::/48"}, {Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}, v4: "10.250.3.4 true", v6: "fd00:250::7 true"},
+		"it has none yet":          {v4: "10.250.3.4 true", v6: "fd00:250::7 true"},
+		"it has no family of ours": {theirs: []v1alpha1.PrefixAlias{{Prefix: "fd00:200::/48", Alias: "fd00:240::/48"}}, only4: true, v4: "10.250.3.4 true", v6: "invalid IP false"},
+		"it has IPv4 only":         {theirs: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}, v4: "10.250.3.4 true", v6: "invalid IP true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "rome"}}
+			fc.Spec.ClusterID, fc.Status.Aliases, fc.Status.Network = "p", tc.theirs, &v1alpha1.PeerNetwork{Aliases: ours}
+			if tc.only4 {
+				fc.Status.Network.Aliases = ours[:1]
+			}
+			a := &addresses{client: indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc))}
+			for own, want := range map[string]string{"10.1.3.4": tc.v4, "fd00:1::7": tc.v6} {
+				if got, ok := a.knownAs("p", netip.MustParseAddr(own)); fmt.Sprint(got, ok) != want {
+					t.Errorf("it knows %s as %s %t, want %s", own, got, ok, want)
+				}
 			}
 		})
 	}

@@ -98,7 +98,7 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	a.addresses = &addresses{client: a.mgr.GetCache()}
+	a.addresses = &addresses{client: a.mgr.GetCache(), pods: a.ownPrefixes()}
 	a.addresses.openings.Changed = a.readdressed
 	return nil
 }

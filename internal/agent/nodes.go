@@ -160,7 +160,7 @@ func (n *nodes) follow(ctx context.Context, v *virtual, spec controller.NodeSpec
 
 func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, error) {
 	log := n.log.With("peer", spec.Peer) // the parts add node and contract
-	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
+	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.reached(spec.Peer, a) }
 	v := &virtual{
 		done:     make(chan struct{}),
 		exposure: &exposure.Exposure{Contract: spec.Contract, Changed: func() { n.exposureChanged(spec.Peer) }, Home: func() exposure.Translation { return n.addresses.homes(spec.Peer) }},

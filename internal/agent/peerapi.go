@@ -58,7 +58,7 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		// known by their UIDs.
 		Translate: a.addresses.endpoint, Stops: a.fences.Stops, Served: notify.Gather(podsPause, exposurePause, a.servedChanged),
 		// Its aliases of this cluster's pods are believed only if this cluster has such pods.
-		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
+		Self: string(a.source.ID()), Own: a.addresses.ownPod, KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: func(contract string) {
 			used(contract)

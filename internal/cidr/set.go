@@ -153,3 +153,9 @@ func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
 	out, ok := netip.AddrFromSlice(host)
 	return out, ok
 }
+
+// MayHaveFamily reports whether what has its addresses in these prefixes may have one of an address's family. Without
+// prefixes nothing is known of it.
+func MayHaveFamily(prefixes []netip.Prefix, addr netip.Addr) bool {
+	return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })
+}

@@ -117,3 +117,20 @@ func TestSetsKeepFamiliesApart(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+func TestPrefixesMayHaveAddressesOfTheirFamiliesAlone(t *testing.T) {
+	t.Parallel()
+	v4, v6 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/48")
+	for _, tc := range []struct {
+		prefixes []netip.Prefix
+		has4     bool
+		has6     bool
+	}{
+		{nil, true, true}, {[]netip.Prefix{v4}, true, false}, {[]netip.Prefix{v6}, false, true}, {[]netip.Prefix{v4, v6}, true, true},
+	} {
+		has4, has6 := MayHaveFamily(tc.prefixes, netip.MustParseAddr("192.0.2.1")), MayHaveFamily(tc.prefixes, netip.MustParseAddr("2001:db8::1"))
+		if has4 != tc.has4 || has6 != tc.has6 {
+			t.Errorf("%v may have IPv4 %t and IPv6 %t, want %t and %t", tc.prefixes, has4, has6, tc.has4, tc.has6)
+		}
+	}
+}

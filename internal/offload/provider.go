@@ -99,7 +99,7 @@ type Config struct {
 	Own  func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
 	// Zone returns the zone of a node of this cluster, or "". Nil means no zones. It must not block.
 	Zone func(node string) string
-	// KnownAs returns the address by which the peer knows a pod of this cluster. Nil means no addresses.
+	// KnownAs returns the address by which the peer knows a pod of this cluster, none if it has no use for that. Nil means no addresses.
 	KnownAs func(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool)
 	// Namespace and ServiceAccount are the agent's own; the account gets its rights in each
 	// namespace created here. Required.

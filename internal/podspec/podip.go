@@ -56,7 +56,8 @@ func PlaceHomeIP(t *Template, configMap string) {
 }
 
 // HomeIPs returns the content of that ConfigMap for a pod with these addresses, and the value of the
-// pod's annotation once that exists. ok is false unless home knows each address by another.
+// pod's annotation once that exists. ok is false unless home knows each address by another; by none, if no pod of home
+// reaches it.
 func HomeIPs(ips []corev1.PodIP, atHome func(netip.Addr) (netip.Addr, bool)) (data map[string]string, note string, ok bool) {
 	var known []string
 	for _, ip := range ips {
@@ -68,7 +69,9 @@ func HomeIPs(ips []corev1.PodIP, atHome func(netip.Addr) (netip.Addr, bool)) (da
 		if !found {
 			return nil, "", false
 		}
-		known = append(known, home.String())
+		if home.IsValid() {
+			known = append(known, home.String())
+		}
 	}
 	if len(known) == 0 {
 		return nil, "", false

@@ -75,6 +75,9 @@ func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 	t.Parallel()
 	known := map[string]string{"10.0.0.7": "198.18.0.7", "fd00::7": "fd01::7"}
 	atHome := func(a netip.Addr) (netip.Addr, bool) {
+		if a == netip.MustParseAddr("2001:db8::7") {
+			return netip.Addr{}, true
+		}
 		home, ok := known[a.String()]
 		if !ok {
 			return netip.Addr{}, false
@@ -89,6 +92,8 @@ func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 		"one":                             {[]string{"10.0.0.7"}, "198.18.0.7"},
 		"one of each family":              {[]string{"10.0.0.7", "fd00::7"}, "198.18.0.7,fd01::7"},
 		"one of which home does not know": {[]string{"10.0.0.7", "fd00::8"}, ""},
+		"one of a family that home lacks": {[]string{"2001:db8::7", "10.0.0.7"}, "198.18.0.7"},
+		"only of a family that it lacks":  {[]string{"2001:db8::7"}, ""},
 		"an invalid address":              {[]string{"10.0.0.7.8"}, ""},
 		"one in another spelling":         {[]string{"::ffff:10.0.0.7"}, "198.18.0.7"},
 	} {

@@ -149,6 +149,14 @@ type Probed struct {
 // are equal when nothing needs to be translated.
 type Mapping struct{ Real, Alias netip.Prefix }
 
+// Reals returns the prefixes without their aliases.
+func Reals(list []Mapping) (out []netip.Prefix) {
+	for _, m := range list {
+		out = append(out, m.Real)
+	}
+	return out
+}
+
 // Observed is the part of a plan's input that the node observes itself.
 type Observed struct {
 	// Sources are addresses that the node itself owns among those of its pods,
