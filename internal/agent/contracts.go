@@ -3,16 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/gauges"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/provider"
@@ -60,7 +56,7 @@ func (a *agent) reconcileContracts(ctx context.Context) error {
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Offloaded: offloaded{a.offloaded}, Counterpart: a.counterpart,
 		Volumes: a.nodes.volumes.Usage, Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, ClockDoubt: a.clock.Doubt, Log: a.log,
 	}
-	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
+	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), register(gauges.OfContracts(a.mgr.GetCache())), a.run(keepCount(contracts)))
 }
 
 // keepCount stores the contracts' meters when the agent stops.
@@ -158,53 +154,4 @@ type offloaded struct{ *offload.Provider }
 func (o offloaded) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
 	left, err := o.CloseContract(ctx, peering.ClusterID(c.Spec.PeerID), c.Name)
 	return err == nil && left.None(), err
-}
-
-// contractMetrics are the metrics of the contracts that are not closed. It implements
-// prometheus.Collector.
-type contractMetrics struct {
-	reader ctrlclient.Reader
-	// timeout bounds one read of the cache, which does not exist at the very start.
-	timeout                   time.Duration
-	notBefore, notAfter, used *prometheus.Desc
-}
-
-// registerMetrics registers the contracts' metrics.
-func (a *agent) registerMetrics() error {
-	labels := []string{"contract", "role", "peer"}
-	return register(&contractMetrics{
-		reader: a.mgr.GetCache(), timeout: time.Second,
-		notBefore: prometheus.NewDesc("entente_contract_not_before_seconds", "When the contract began, in seconds since 1970.", labels, nil),
-		notAfter:  prometheus.NewDesc("entente_contract_not_after_seconds", "When the contract ends, in seconds since 1970.", labels, nil),
-		used: prometheus.NewDesc("entente_contract_used",
-			"What live pods use of the contract, in base units (cores, bytes), by this cluster's own count.", append(slices.Clone(labels), "resource"), nil),
-	})
-}
-
-func (m *contractMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.notBefore
-	out <- m.notAfter
-	out <- m.used
-}
-
-func (m *contractMetrics) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), m.timeout) //nolint:forbidigo // the interface gives none
-	defer cancel()
-	var list v1alpha1.ContractList
-	if err := m.reader.List(ctx, &list); err != nil {
-		return // the next scrape has it
-	}
-	for i := range list.Items {
-		c := &list.Items[i]
-		if c.Status.Phase == "" || c.Status.Phase == peering.PhaseClosed.String() {
-			continue
-		}
-		labels := []string{c.Name, strings.ToLower(string(c.Spec.Role)), c.Spec.PeerID}
-		out <- prometheus.MustNewConstMetric(m.notBefore, prometheus.GaugeValue, float64(c.Spec.NotBefore.Unix()), labels...)
-		out <- prometheus.MustNewConstMetric(m.notAfter, prometheus.GaugeValue, float64(c.Spec.NotAfter.Unix()), labels...)
-		for name := range c.Spec.Resources {
-			amount := c.Status.Used[name]
-			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, amount.AsApproximateFloat64(), append(slices.Clone(labels), string(name))...)
-		}
-	}
 }
