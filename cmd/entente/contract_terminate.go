@@ -33,6 +33,7 @@ func (a *app) contractTerminateCommand() *cobra.Command {
 			return err
 		}
 		k.Envelope = "" // the terms are not needed here
+		r.noteAsksAgain(ctx, k)
 		return r.result(k)
 	})
 	cmd.Flags().BoolVar(&now, "now", false, "End it at once, without notice: pods that run under it end")
@@ -72,4 +73,14 @@ func (r *run) ended(ctx context.Context, k *ententev1.Contract, now bool) (*ente
 		r.done("Contract %s is %s", id, strings.ToLower(k.GetPhase()))
 	}
 	return k, nil
+}
+
+// noteAsksAgain says that a policy gives the consumer another contract at once, if one does.
+func (r *run) noteAsksAgain(ctx context.Context, k *ententev1.Contract) {
+	if k.GetRole() == "Provider" {
+		resp, _ := r.admin.TestPolicy(ctx, &ententev1.TestPolicyRequest{Peer: k.GetPeer()}) // without it, the help says so
+		if again := format.AsksAgain(resp.GetResults()); again != "" {
+			r.note("%s", again)
+		}
+	}
 }

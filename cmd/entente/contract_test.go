@@ -21,6 +21,12 @@ func TestContractsAreListedShownAndTerminated(t *testing.T) {
 		[]string{"contract", "terminate", "7f3c9a"}, []string{"contract", "terminate", "7f3c9a", "--now", "-o", "json"},
 	)
 	golden(t, "contract-none", newWorld(), []string{"contract", "list"})
+	w := peered()
+	w.provides, w.grants = true, true // the consumer asks again at once, and its policy accepts
+	golden(t, "contract-terminate-automatic", w, []string{"contract", "terminate", "7f3c9a", "--now", "-y"})
+	w = peered()
+	w.provides = true
+	golden(t, "contract-terminate-refused", w, []string{"contract", "terminate", "7f3c9a", "--now", "-y"})
 	for answer, want := range map[string]bool{"y\n": true, "n\n": false} {
 		w := peered()
 		_, errOut, code := w.run(t, answer, "contract", "terminate", "7f3c9a", "--now")

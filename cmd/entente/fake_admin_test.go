@@ -356,6 +356,9 @@ func (c *fakeCluster) TestPolicy(_ context.Context, r *ententev1.TestPolicyReque
 		{Peer: "peers/lab", Reason: "POLICY_REFUSED", Message: "no PeeringPolicy selects this peer"},
 		{Peer: "peers/provider", Policy: "default", Advertisement: fakeAdvertisement(), Message: "cpu: 4 of 4; memory: 8Gi by 50 percent of what is free"},
 	}
+	if c.w.grants {
+		results = append(results, &ententev1.PolicyTest{Peer: "peers/consumer", Policy: "default", Advertisement: fakeAdvertisement()})
+	}
 	if r.GetPeer() != "peers/-" {
 		results = slices.DeleteFunc(results, func(t *ententev1.PolicyTest) bool { return t.GetPeer() != r.GetPeer() })
 	}

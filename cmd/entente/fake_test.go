@@ -85,8 +85,8 @@ type world struct {
 	contracted bool
 	// terminated is the phase that the contract is about to have.
 	terminated string
-	// provides says that the local cluster is the provider.
-	provides bool
+	// provides says that the local cluster is the provider, grants that its policy accepts the consumer's requests.
+	provides, grants bool
 	// goingDown is how many more tries find the previous request being deleted.
 	goingDown int
 	// inBand says that the peer API runs inside the tunnel, and inBandAt is the poll by which

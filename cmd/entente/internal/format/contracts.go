@@ -2,6 +2,7 @@ package format
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -30,6 +31,33 @@ func WhyEnding(k *ententev1.Contract) string {
 		return text
 	}
 	return ""
+}
+
+// AsksAgain says that a consumer whose contract was ended gets another one as soon as it asks, and how to
+// prevent that, by a test of the policies for it; empty if none gives it one without approval.
+func AsksAgain(tests []*ententev1.PolicyTest) string {
+	if len(tests) != 1 || tests[0].GetAdvertisement() == nil || tests[0].GetReason() != "" {
+		return ""
+	}
+	peer := Short(tests[0].GetPeer())
+	return fmt.Sprintf("policy %s gives %s another contract as soon as it asks; to prevent that: entente deny %s", tests[0].GetPolicy(), peer, peer)
+}
+
+// LessThanUsed says which of the amounts that a request asks for are less than what is used of its contract;
+// empty if none is.
+func LessThanUsed(asked, used *ententev1.ResourceList) string {
+	over := map[string]string{}
+	for name, amount := range asked.GetAmounts() {
+		want, err := peering.ParseQuantity(amount)
+		uses, usesErr := peering.ParseQuantity(used.GetAmounts()[name])
+		if err == nil && usesErr == nil && uses.Cmp(want) > 0 {
+			over[name] = used.GetAmounts()[name]
+		}
+	}
+	if len(over) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("less than what is used now (%s): pods that run stay, new ones wait until there is room", Listed(over))
 }
 
 // Cost is the price of all of a contract's resources, for people.
