@@ -94,6 +94,9 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 	}
 	if named := req.GetPeering().GetResources(); named != nil {
 		req.Peering.Resources = amendment.Overlay(named, before.GetResources(), signed.GetResources())
+		if less := format.LessThanUsed(req.GetPeering().GetResources(), signed.GetUsed()); less != "" {
+			r.note("%s", less)
+		}
 	}
 	resp, err := r.admin.UpdatePeering(ctx, req)
 	if err != nil {

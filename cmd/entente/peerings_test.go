@@ -44,6 +44,7 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	w = peered()
 	w.pending = true
 	golden(t, "amend-pending", w, []string{"amend", "provider", "--resources", "cpu=8", "--dry-run"})
+	golden(t, "amend-less-than-used", peered(), []string{"amend", "provider", "--cpu", "100m", "--dry-run"}, []string{"amend", "provider", "--cpu", "0.1"}, []string{"amend", "provider", "--cpu", "0.5"})
 	w = peered()
 	w.stuck = "nothing"
 	golden(t, "amend-stuck", w, []string{"amend", "provider", "--cpu", "8"})
