@@ -60,8 +60,12 @@ type ContractSpec struct {
 	// resources is what is granted.
 	Resources corev1.ResourceList `json:"resources"`
 	// notBefore is when the contract begins.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})$`
 	NotBefore metav1.Time `json:"notBefore"`
 	// notAfter is when it ends.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})$`
 	NotAfter metav1.Time `json:"notAfter"`
 	// network is Tunnel or None.
 	Network NetworkMode `json:"network"`
@@ -77,9 +81,15 @@ type ContractSpec struct {
 	// +optional
 	Renewable bool `json:"renewable,omitempty"`
 	// notice is how long pods may continue to run when the provider ends it early.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Notice *metav1.Duration `json:"notice,omitempty"`
 	// statementPeriod is how long each statement of use covers.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	StatementPeriod *metav1.Duration `json:"statementPeriod,omitempty"`
 	// exposure is what the two clusters' pods reach in the other cluster.

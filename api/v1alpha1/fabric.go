@@ -503,6 +503,8 @@ type ContractEnd struct {
 	// +kubebuilder:validation:MaxLength=64
 	Contract string `json:"contract"`
 	// time is the latest time at which it has drained.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})$`
 	Time metav1.Time `json:"time"`
 }
 
@@ -533,6 +535,8 @@ type Exposure struct {
 	// +kubebuilder:validation:MaxLength=32
 	HomePeerID string `json:"homePeerID,omitempty"`
 	// until is when it ends by itself. Without it, the tunnel's contract ends it.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})$`
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`
 	// anySource allows all of the peer's prefixes as sources.

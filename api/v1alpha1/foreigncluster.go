@@ -384,9 +384,15 @@ type PeerSession struct {
 	Since metav1.Time `json:"since"`
 	// clockSkew is how far the peer's clock is ahead of this one's, in whole seconds. It is known if this side
 	// dialled.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
 	// roundTrip is the round trip of a probe of the session, rounded so that it does not change with each.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	RoundTrip *metav1.Duration `json:"roundTrip,omitempty"`
 	// certificateNotAfter is when the certificate that the peer presented ends.
@@ -418,6 +424,9 @@ type Offer struct {
 	// +optional
 	StorageClasses []string `json:"storageClasses,omitempty"`
 	// duration is the longest duration of a contract.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// services is the peer's Services that this cluster may import, by namespace and name. They are listed whether
@@ -533,6 +542,9 @@ type PendingRequest struct {
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// duration is how long the contract should last.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// priceCeiling is the most that it may cost an hour.
@@ -708,6 +720,8 @@ type ReleasedAlias struct {
 	// +kubebuilder:validation:Maximum=63
 	Index int32 `json:"index"`
 	// time is when it was released.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})$`
 	Time metav1.Time `json:"time"`
 }
 

@@ -145,7 +145,9 @@ type PeerLost struct {
 	// action is what happens to them.
 	Action PeerLostAction `json:"action"`
 	// after is how long after the loss: 5m by default.
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="after is from 10s to 168h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="it is from 10s to 168h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	After *metav1.Duration `json:"after,omitempty"`
 }
@@ -177,7 +179,9 @@ const (
 type Unschedulable struct {
 	// after is how long it waits there, from when the provider accepted it.
 	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="from 10s to 24h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="it is from 10s to 24h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	After *metav1.Duration `json:"after,omitempty"`
 	// action is what happens to it afterwards.
@@ -280,11 +284,17 @@ type NamespaceInCluster struct {
 	Message string `json:"message,omitempty"`
 	// fence is the length of the fence that the provider agreed to, if peerLost is Fence: after so long a silence
 	// it has stopped the namespace's pods. Absent means none yet: pods are kept while it does not respond.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Fence *metav1.Duration `json:"fence,omitempty"`
 	// pendingFence is the length of another fence that the provider was asked for since, and has not agreed to yet;
 	// of several the longest one that it may have agreed to. Until it responds, pods are ended here after the
 	// longer one of fence and pendingFence.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?(0|([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+)$') && duration(self) <= duration('2562047h')",message="a duration is in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	PendingFence *metav1.Duration `json:"pendingFence,omitempty"`
 }

@@ -115,12 +115,17 @@ type PeeringPolicySpec struct {
 	Renewal Renewal `json:"renewal,omitempty"`
 	// notice is how long pods may continue to run when this cluster ends a contract early.
 	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('0s') && duration(self) <= duration('744h')",message="it is from 0s to 744h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Notice *metav1.Duration `json:"notice,omitempty"`
 	// statementPeriod is how long each statement of use covers: one minute to
 	// 31 days.
 	// +kubebuilder:default="1h"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('744h')",message="statementPeriod is from 1m to 744h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('1m') && duration(self) <= duration('744h')",message="it is from 1m to 744h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	StatementPeriod *metav1.Duration `json:"statementPeriod,omitempty"`
 	// runtimeClasses is the runtime classes that offloaded pods may name.
@@ -185,7 +190,9 @@ type PeeringPolicySpec struct {
 	// minFence is the shortest fence that consumers may ask for: how long they may be silent before this cluster
 	// stops what it runs for them, if their namespaces ask for that.
 	// +kubebuilder:default="3m"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m') && duration(self) <= duration('24h')",message="minFence is from 3m to 24h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('3m') && duration(self) <= duration('24h')",message="it is from 3m to 24h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	MinFence *metav1.Duration `json:"minFence,omitempty"`
 	// homeAPI says whether this cluster's agent carries calls of pods to the API server of their own home, if they
@@ -202,6 +209,9 @@ type PeeringPolicySpec struct {
 	NetworkPolicies NetworkPolicies `json:"networkPolicies,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('1s') && duration(self) <= duration('87840h')",message="it is from 1s to 87840h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	ContractDuration *metav1.Duration `json:"contractDuration,omitempty"`
 	// podSecurity is the Pod Security level that offloaded pods have to meet.
@@ -346,6 +356,7 @@ type PodLimitRange struct {
 // LimitedResources is amounts of cpu, memory and ephemeral-storage.
 // +kubebuilder:validation:MaxProperties=3
 // +kubebuilder:validation:XValidation:rule="self.all(r, r in ['cpu', 'memory', 'ephemeral-storage'])",message="only cpu, memory and ephemeral-storage have defaults and bounds"
+// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in [”, 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 type LimitedResources corev1.ResourceList
 
 // ClassMapping maps a class of a consumer to one of this cluster.
@@ -428,6 +439,8 @@ type AutomaticPeering struct {
 	// +optional
 	Direction Direction `json:"direction,omitempty"`
 	// resources is what each peer is asked for. Empty leaves it to its policy.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// priceCeiling is the most that what one peer grants may cost an hour. Absent means any price.
@@ -540,6 +553,8 @@ const (
 // PolicyLimits is the limits of what is offered. Of amounts and percentage the smaller counts.
 type PolicyLimits struct {
 	// resources is the most that one peer gets, by resource.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// percentOfFree is the largest share of the free resources of this cluster's nodes that one peer gets.
@@ -563,6 +578,8 @@ type PolicyLimits struct {
 // TotalLimits is the most that all peers get together.
 type TotalLimits struct {
 	// resources is the most, by resource.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// percentOfFree is the largest share of the free resources of this cluster's nodes.

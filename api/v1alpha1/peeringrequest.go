@@ -85,10 +85,15 @@ type PeeringRequestSpec struct {
 	// resources is what is asked for. Empty leaves it to the provider's policy. If pods are not named, the provider
 	// grants the same share of its pods as of the rest. A contract in force keeps what is not named here; 0 returns
 	// all of a resource.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// duration is how long the contract should last. Absent leaves it to the provider's terms, which are not
 	// accepted below 5 minutes.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ms|s|m|h))+)$') && duration(self) >= duration('1s') && duration(self) <= duration('87840h')",message="it is from 1s to 87840h, in hours, minutes and seconds: write 720h, not 30d"
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// network is Tunnel, or None for a peering without a tunnel.

@@ -177,6 +177,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("names of our kinds", c.testNames)
 	t.Run("dry runs of a PeeringRequest", c.testDryRun)
 	t.Run("external hosts", c.testExternalHosts)
+	t.Run("what no agent could decode", c.testUndecodable)
 	// These upgrade the chart with other values.
 	t.Run("policies that are off", c.testPolicies)
 	t.Run("certificates", c.testCertificates)
