@@ -37,14 +37,7 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 	wrong := slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Severity != doctor.Info })
 	switch {
 	case r.output.Structured():
-		nodes, peers := []string{}, []string{}
-		for i := range is.Nodes {
-			nodes = append(nodes, is.Nodes[i].Name)
-		}
-		for i := range is.Peers {
-			peers = append(peers, is.Peers[i].Name)
-		}
-		v, err := printer.PlainValue(map[string]any{"healthy": !wrong, "nodes": nodes, "peers": peers, "placement": is.Placed.By, "findings": found})
+		v, err := printer.PlainValue(doctor.Value(is, found, !wrong))
 		if err != nil {
 			return err
 		}

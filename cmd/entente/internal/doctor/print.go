@@ -33,3 +33,15 @@ func Print(t *printer.Table, found []Finding) {
 	}
 	t.Flush()
 }
+
+// Value is a report and its findings for programs.
+func Value(is Report, found []Finding, healthy bool) map[string]any {
+	nodes, peers := []string{}, []string{}
+	for i := range is.Nodes {
+		nodes = append(nodes, is.Nodes[i].Name)
+	}
+	for i := range is.Peers {
+		peers = append(peers, is.Peers[i].Name)
+	}
+	return map[string]any{"healthy": healthy, "nodes": nodes, "peers": peers, "placement": is.Placed.By, "findings": found}
+}
