@@ -130,7 +130,7 @@ func (c *rotation) awaitPresharedKeys(ctx context.Context, asked *ententev1.Rota
 			}
 			key := resp.GetPeer().GetTunnel().GetPresharedKey()
 			if key == nil || !key.GetFirstUseTime().AsTime().Before(asked.GetRequestTime().AsTime()) {
-				c.done("The tunnel to %s has a new preshared key", format.Short(name))
+				c.done("The tunnel to %s %s", format.Short(name), format.Rotated(key))
 				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
 				continue
 			}

@@ -21,7 +21,15 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	if err != nil {
 		return nil, err
 	}
-	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool { return fc.Status.PresharedKey == nil })
+	var tunnels v1alpha1.TunnelList
+	if err := readAll(ctx, s.cfg.Client, &tunnels); err != nil {
+		return nil, err
+	}
+	// The status of a peer keeps the key that its tunnel had.
+	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool {
+		ofPeer := func(t v1alpha1.Tunnel) bool { return t.Spec.PeerID == fc.Spec.ClusterID }
+		return fc.Status.PresharedKey == nil || !slices.ContainsFunc(tunnels.Items, ofPeer)
+	})
 	slices.SortFunc(peers, byName)
 	asked := askTime(s.cfg.Now())
 	resp := &ententev1.RotatePresharedKeyResponse{RequestTime: timestamppb.New(asked)}

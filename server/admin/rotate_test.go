@@ -22,8 +22,13 @@ func TestAnotherPresharedKeyIsAskedForByAnAnnotation(t *testing.T) {
 	inBand := peerObject("ship", strings.Repeat("d", 32))
 	inBand.Spec.InBand, inBand.Spec.Endpoints = &v1alpha1.InBand{}, nil
 	inBand.Status.PresharedKey = with.Status.PresharedKey.DeepCopy()
-	a := newAdminTest(t, with, without, inBand)
-	for name, want := range map[string]string{"peers/-": "peers/office,peers/ship", "peers/office": "peers/office", "peers/lab": ""} {
+	denied := peerObject("denied", strings.Repeat("e", 32)) // it had a tunnel, and a key
+	denied.Status.PresharedKey = with.Status.PresharedKey.DeepCopy()
+	tunnel := func(fc *v1alpha1.ForeignCluster) *v1alpha1.Tunnel {
+		return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Spec.ClusterID}, Spec: v1alpha1.TunnelSpec{PeerID: fc.Spec.ClusterID}}
+	}
+	a := newAdminTest(t, with, without, inBand, denied, tunnel(with), tunnel(inBand))
+	for name, want := range map[string]string{"peers/-": "peers/office,peers/ship", "peers/office": "peers/office", "peers/lab": "", "peers/denied": ""} {
 		resp, err := a.alice(t).RotatePresharedKey(t.Context(), &ententev1.RotatePresharedKeyRequest{Name: name})
 		if err != nil || strings.Join(resp.GetPeers(), ",") != want {
 			t.Errorf("%s: %v, %v, want %s", name, resp, err, want)

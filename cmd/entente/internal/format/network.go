@@ -24,6 +24,15 @@ func KeyAge(now time.Time, n *ententev1.NetworkNode) string {
 	return age
 }
 
+// Rotated says what became of a tunnel whose preshared key is younger than asked for; nil means that the tunnel
+// ended meanwhile.
+func Rotated(key *ententev1.PresharedKey) string {
+	if key == nil {
+		return "is gone"
+	}
+	return "has a new preshared key"
+}
+
 // PrintPlan prints what the network with a peer would be, in several tables.
 func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 	t := table()
