@@ -377,6 +377,20 @@ func TestRequestsWaitForAnAdministrator(t *testing.T) {
 	}
 }
 
+// The provider's half drops a denied request with its next sweep.
+func TestADeniedRequestDoesNotWaitForAnAdministrator(t *testing.T) {
+	fc := peerObject("office", strings.Repeat("a", 32))
+	fc.Status.Requests = []v1alpha1.PendingRequest{{ID: "r1"}, {ID: "r2"}}
+	c := newAdminTest(t, fc).alice(t)
+	if _, err := c.DenyPeeringRequest(t.Context(), &ententev1.DenyPeeringRequestRequest{Name: "peers/office/requests/r1"}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.ListPeeringRequests(t.Context(), &ententev1.ListPeeringRequestsRequest{Parent: "peers/-"})
+	if err != nil || len(resp.GetRequests()) != 1 || resp.GetRequests()[0].GetName() != "peers/office/requests/r2" {
+		t.Errorf("got %v, %v", resp.GetRequests(), err)
+	}
+}
+
 func TestThereIsRoomForEachDecision(t *testing.T) {
 	t.Parallel()
 	full := make([]string, MaxDecidedRequests)

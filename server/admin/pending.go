@@ -19,6 +19,9 @@ func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPe
 	var requests []*ententev1.PendingRequest
 	for i := range peers {
 		for _, r := range peers[i].Status.Requests {
+			if slices.Contains(peers[i].Spec.DeniedRequests, r.ID) {
+				continue // it is dropped with the next sweep of the provider's half
+			}
 			requests = append(requests, &ententev1.PendingRequest{
 				Name:         "peers/" + peers[i].Name + "/requests/" + r.ID,
 				Resources:    resourceMessage(r.Resources),
