@@ -51,7 +51,7 @@ func PrintPeer(table func() *printer.Table, now time.Time, p *ententev1.Peer, ow
 		{"Session", func(t *printer.Table, p *ententev1.Peer) { printSession(t, now, p.GetSession()) }},
 		{"Tunnel", func(t *printer.Table, p *ententev1.Peer) { printTunnel(t, now, p.GetTunnel()) }},
 		{"Contracts", printContracts},
-		{"Offer", printOffer},
+		{"Offered by " + ShortName(p), printOffer},
 		{"Services for import", printServices},
 	} {
 		t := table()
