@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -39,6 +40,8 @@ type rekeying struct {
 	// next is the key by which this node replaces its own, waits is what the replacement waits for.
 	next  privateKey
 	waits string
+	// replaced is when this node last began to use another key, whether or not it kept it.
+	replaced time.Time
 	// asked is when others were last asked, again when they may be asked next.
 	asked, again time.Time
 }
@@ -157,6 +160,19 @@ func (r *rekeying) follows(w plan.WireGuardPeer) probe.KeyTag {
 	}
 	return probe.KeyTagOf(w.NextKey)
 }
+
+// mayRest says until when others may not follow this node because they completed no handshake with its last key;
+// empty if they follow it. This node does not learn which do not.
+func (r *rekeying) mayRest(now time.Time) string {
+	until := r.replaced.Add(rekeyTrial + rekeyRest)
+	if r.replaced.IsZero() || !now.Before(until) {
+		return ""
+	}
+	return fmt.Sprintf(": this node replaced its key at %s, and a node that completed no handshake by that key for %s follows it to another one from %s on",
+		r.replaced.UTC().Format(clockTime), rekeyTrial, until.UTC().Format(clockTime))
+}
+
+const clockTime = "15:04:05 MST"
 
 func (r *rekeying) planned(peers []plan.WireGuardPeer) { r.peers = peers }
 

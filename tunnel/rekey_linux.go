@@ -221,6 +221,7 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 		return missing, ctx.Err()
 	}
 	notify.Pause(ctx, time.Until(at))
+	f.rekey.replaced = time.Now() // others follow from now on
 	if callsOff(time.Since(at)) {
 		f.prober.CallOff(tag)
 		return nil, errors.New("this node is too busy to replace its key in time")
@@ -238,7 +239,7 @@ func (f *Fabric) waitsFor(missing []netip.Addr) string {
 	if len(missing) > 1 {
 		text += fmt.Sprintf(", and %d more", len(missing)-1)
 	}
-	return text
+	return text + f.rekey.mayRest(time.Now())
 }
 
 // nameOf returns the name for people of the node with an overlay address.

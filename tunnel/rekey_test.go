@@ -205,3 +205,18 @@ func TestAHandshakeWithANextKeyIsBegunAgainSoon(t *testing.T) {
 		t.Errorf("one that was completed: %v, next %v", again, next)
 	}
 }
+
+func TestWhatAReplacementWaitsForSaysUntilWhenOthersMayNotFollow(t *testing.T) {
+	r, at := newRekeying(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if got := r.mayRest(at); got != "" {
+		t.Errorf("before any replacement: %q", got)
+	}
+	r.replaced = at
+	const want = ": this node replaced its key at 12:00:00 UTC, and a node that completed no handshake by that key for 2s follows it to another one from 12:10:02 UTC on"
+	if got := r.mayRest(at.Add(rekeyRest)); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if got := r.mayRest(at.Add(rekeyRest + rekeyTrial)); got != "" {
+		t.Errorf("when none rests any longer: %q", got)
+	}
+}
