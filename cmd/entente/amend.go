@@ -94,9 +94,7 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 	}
 	if named := req.GetPeering().GetResources(); named != nil {
 		req.Peering.Resources = amendment.Overlay(named, before.GetResources(), signed.GetResources())
-		if less := format.LessThanUsed(req.GetPeering().GetResources(), signed.GetUsed()); less != "" {
-			r.note("%s", less)
-		}
+		r.note("%s", format.LessThanUsed(req.GetPeering().GetResources(), signed.GetUsed()))
 	}
 	resp, err := r.admin.UpdatePeering(ctx, req)
 	if err != nil {
@@ -147,7 +145,5 @@ func (r *run) agreed(ctx context.Context, before, after *ententev1.Peering, sign
 // noteLacks says which of the usual resources a contract has none of.
 func (r *run) noteLacks(ctx context.Context, p *ententev1.Peering, k *ententev1.Contract) {
 	peer, _ := r.find(ctx, format.Short(cmp.Or(p.GetProvider(), p.GetPeer()))) // without it, its offer is not known
-	if lacks := format.Lacks(format.Short(p.GetName()), k, peer.GetOffer()); lacks != "" {
-		r.note("%s", lacks)
-	}
+	r.note("%s", format.Lacks(format.Short(p.GetName()), k, peer.GetOffer()))
 }

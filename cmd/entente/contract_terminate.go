@@ -79,8 +79,6 @@ func (r *run) ended(ctx context.Context, k *ententev1.Contract, now bool) (*ente
 func (r *run) noteAsksAgain(ctx context.Context, k *ententev1.Contract) {
 	if k.GetRole() == "Provider" {
 		resp, _ := r.admin.TestPolicy(ctx, &ententev1.TestPolicyRequest{Peer: k.GetPeer()}) // without it, the help says so
-		if again := format.AsksAgain(resp.GetResults()); again != "" {
-			r.note("%s", again)
-		}
+		r.note("%s", format.AsksAgain(resp.GetResults()))
 	}
 }

@@ -56,10 +56,12 @@ func (p *Progress) Done(cluster, format string, args ...any) {
 	p.Begin()
 }
 
-// Note prints what is worth knowing but is not a step.
+// Note prints what is worth knowing but is not a step, unless it is empty.
 func (p *Progress) Note(cluster, format string, args ...any) {
-	p.Clear()
-	_, _ = fmt.Fprintf(p.Steps, " NOTE   (%s) %s\n", cluster, printer.Safe(fmt.Sprintf(format, args...)))
+	if text := printer.Safe(fmt.Sprintf(format, args...)); text != "" {
+		p.Clear()
+		_, _ = fmt.Fprintf(p.Steps, " NOTE   (%s) %s\n", cluster, text)
+	}
 }
 
 func elapsed(d time.Duration) string {
