@@ -43,6 +43,7 @@ import (
 	"github.com/entente-dev/entente/internal/placementserver"
 	"github.com/entente-dev/entente/internal/profiles"
 	"github.com/entente-dev/entente/internal/provider"
+	"github.com/entente-dev/entente/internal/refused"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -105,6 +106,7 @@ type agent struct {
 	directly  *direct.Provider
 	home      *homeapi.Home
 	fences    *fencing.Keeper
+	refused   *refused.Log
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared
 	startup   exposure.Startup

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/chartpolicies"
@@ -22,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/provider"
 	"github.com/entente-dev/entente/internal/records"
+	"github.com/entente-dev/entente/internal/refused"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -74,7 +76,22 @@ func (a *agent) startProvider(_ context.Context, dnsService string) error {
 		return a.startup.Unsure(contract, known, time.Now())
 	}}
 	a.states.Running = a.directly.Running
-	return errors.Join(a.run(a.offloaded.Run), a.run(a.provider.Run), a.run(a.fences.Run))
+	a.refused = refused.New(refused.Config{Log: a.log, Events: a.events, Find: func(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+		return store.Find(ctx, a.mgr.GetClient(), peer)
+	}})
+	return errors.Join(register(a.refused), a.run(a.refused.Run), a.run(a.offloaded.Run), a.run(a.provider.Run), a.run(a.fences.Run))
+}
+
+// counted is what runs here for peers. It implements server.OffloadObjects, and counts what is refused.
+type counted struct {
+	*offload.Provider
+	a *agent
+}
+
+func (c counted) Apply(ctx context.Context, contract string, o peering.Object) error {
+	err := c.Provider.Apply(ctx, contract, o)
+	c.a.refused.Applied(c.a.contracts.peer(contract), o.Ref, err, time.Now())
+	return err
 }
 
 // peerAPI builds the API that other clusters call, and the sessions that carry it.
@@ -84,7 +101,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 		return err
 	}
 	offloadService, err := server.NewOffload(server.OffloadConfig{
-		Objects: a.offloaded, Streams: a.offloaded, Metrics: measured, Contracts: a.contracts.offered, Fences: a.fences,
+		Objects: counted{a.offloaded, a}, Streams: a.offloaded, Metrics: measured, Contracts: a.contracts.offered, Fences: a.fences,
 		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
 			info, ok := identity.PeerFromContext(ctx)
 			return info.ID, ok && info.Trusted
