@@ -26,9 +26,13 @@ func (a *app) infoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		pending, err := r.requests(ctx, format.AnyPeer)
+		if err != nil {
+			return err
+		}
 		wrong := format.Problems(info, peers)
 		if r.output.Structured() {
-			v, err := format.InfoValue(info, peers, wrong)
+			v, err := format.InfoValue(info, peers, len(pending), wrong)
 			if err != nil {
 				return err
 			}
@@ -36,7 +40,7 @@ func (a *app) infoCommand() *cobra.Command {
 				return err
 			}
 		} else {
-			a.printInfo(info, peers)
+			a.printInfo(info, peers, len(pending))
 		}
 		return exit.Problems(wrong)
 	}, printer.FormTable)
@@ -44,7 +48,7 @@ func (a *app) infoCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) {
+func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, pending int) {
 	t := a.table()
 	t.Row("Cluster", info.GetClusterName())
 	t.Row("ID", info.GetClusterId())
@@ -73,6 +77,9 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	t.Row("Peers", fmt.Sprint(len(known)))
 	if n := len(peers) - len(known); n > 0 {
 		t.Row("Discovered", fmt.Sprintf("%d more: see `entente discover`", n))
+	}
+	if pending > 0 {
+		t.Row("To approve", fmt.Sprintf("requests: %d; see `entente requests`", pending))
 	}
 	t.Flush()
 	if len(known) == 0 {

@@ -198,7 +198,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.provider = &provider.Provider{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.Changed,
-		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
+		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Events: a.events, Log: a.log,
 	}
 	if a.cfg.MultiClusterServices {
 		a.set = &clusterset.Reconciler{

@@ -56,7 +56,7 @@ func (a *agent) reconcileContracts(ctx context.Context) error {
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Offloaded: offloaded{a.offloaded}, Counterpart: a.counterpart,
 		Volumes: a.nodes.volumes.Usage, Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, ClockDoubt: a.clock.Doubt, Log: a.log,
 	}
-	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), register(gauges.OfContracts(a.mgr.GetCache())), a.run(keepCount(contracts)))
+	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), register(gauges.OfContracts(a.mgr.GetCache()), gauges.OfRequests(a.mgr.GetCache())), a.run(keepCount(contracts)))
 }
 
 // keepCount stores the contracts' meters when the agent stops.

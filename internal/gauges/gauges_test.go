@@ -50,3 +50,25 @@ entente_contract_used{contract="c1",peer="home",resource="memory",role="provider
 		t.Error(err)
 	}
 }
+
+func TestRequestsThatWaitAreCounted(t *testing.T) {
+	t.Parallel()
+	cluster := func(name string, trusted metav1.ConditionStatus, ids ...string) *v1alpha1.ForeignCluster {
+		fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "id-of-" + name, ApprovedRequests: []string{"approved"}, DeniedRequests: []string{"denied"}}}
+		fc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: trusted}}
+		for _, id := range ids {
+			fc.Status.Requests = append(fc.Status.Requests, v1alpha1.PendingRequest{ID: id})
+		}
+		return fc
+	}
+	err := testutil.CollectAndCompare(OfRequests(reader(t,
+		cluster("one", metav1.ConditionTrue, "r1", "approved", "denied", "r2"), cluster("two", metav1.ConditionTrue), cluster("three", metav1.ConditionFalse, "r3"))), strings.NewReader(`
+# HELP entente_requests_pending Requests of a trusted cluster that wait for an administrator to approve or deny them.
+# TYPE entente_requests_pending gauge
+entente_requests_pending{peer="id-of-one"} 2
+entente_requests_pending{peer="id-of-two"} 0
+`))
+	if err != nil {
+		t.Error(err)
+	}
+}

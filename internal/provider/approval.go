@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -173,7 +174,9 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 		return nil // one that comes too soon is recorded when it is repeated
 	}
 	pending.Time = metav1.NewTime(now)
-	return p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
+	var added *v1alpha1.ForeignCluster
+	err := p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
+		added = nil
 		// A request never changes once administrators can see it, and its ID is not used again. If the next ID
 		// is another one, the cache was behind; the next repetition gets that.
 		if pending.ID != nextID(fc, request) {
@@ -189,9 +192,15 @@ func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request s
 				Message: fmt.Sprintf("limit of %d requests that wait for an administrator of the provider reached", maxRequests),
 			}
 		}
-		fc.Status.Requests = append(fc.Status.Requests, pending)
+		fc.Status.Requests, added = append(fc.Status.Requests, pending), fc
 		return nil
 	})
+	if err == nil && added != nil && p.Events != nil {
+		name := added.Name + "/" + pending.ID
+		p.Events.Eventf(added, nil, corev1.EventTypeNormal, "RequestPending", "Negotiate",
+			"a request waits for approval, and `entente requests` says for what: `entente approve request %s`, or `entente deny request %s`", name, name)
+	}
+	return err
 }
 
 func askedKey(peer peering.ClusterID, id string) string { return string(peer) + "/" + id }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -525,5 +526,22 @@ func TestApprovalCoversNodesNetworkAndClasses(t *testing.T) {
 				t.Errorf("asked for %s, with a contract: %t: approved %t, waits %+v, %v", name, granted != nil, approved, waits, err)
 			}
 		}
+	}
+}
+
+func TestRequestThatWaitsIsAnEvent(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	recorder := events.NewFakeRecorder(10)
+	p.Events = recorder
+	for range 3 {
+		p.pends(0, p.ask("r1", "cpu=1"))
+	}
+	want := "Normal RequestPending a request waits for approval, and `entente requests` says for what: `entente approve request peer-0/r1`, or `entente deny request peer-0/r1`"
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events, want 1", len(recorder.Events))
+	}
+	if got := <-recorder.Events; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

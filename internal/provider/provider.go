@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,6 +54,8 @@ type Provider struct {
 	// Budget bounds what peers have written here: a contract is an object that each
 	// revision replaces whole. Required.
 	Budget *store.WriteBudget
+	// Events takes which requests wait for an administrator; nil records nothing.
+	Events events.EventRecorder
 	Log    *slog.Logger
 
 	mu         sync.Mutex

@@ -186,7 +186,7 @@ func printServices(t *printer.Table, p *ententev1.Peer) {
 }
 
 // InfoValue is the state of this cluster and of its peers, with the problems, as values.
-func InfoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {
+func InfoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, pending int, wrong []string) (any, error) {
 	cluster, err := printer.PlainJSON(info)
 	if err != nil {
 		return nil, err
@@ -199,5 +199,5 @@ func InfoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong [
 	for _, problem := range wrong {
 		lines = append(lines, problem)
 	}
-	return map[string]any{"cluster": cluster, "peers": list, "healthy": len(wrong) == 0, "problems": lines}, nil
+	return map[string]any{"cluster": cluster, "peers": list, "pendingRequests": pending, "healthy": len(wrong) == 0, "problems": lines}, nil
 }
