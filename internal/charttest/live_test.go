@@ -172,6 +172,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("pods that cannot cross", c.testCannotCross)
 	t.Run("pods that are handed back", c.testHandBack)
 	t.Run("pods with claims", c.testClaims)
+	t.Run("images that a provider allows", c.testAllowedImages)
 	t.Run("volumes", c.testVolumes)
 	t.Run("a namespace that is no longer offloaded", c.testUnoffload)
 	t.Run("names of our kinds", c.testNames)
