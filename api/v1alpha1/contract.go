@@ -14,11 +14,14 @@ import (
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.foreignCluster`
 // +kubebuilder:printcolumn:name="Side",type=string,JSONPath=`.spec.role`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.resources.cpu`
-// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.resources.memory`
-// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`
+// +kubebuilder:printcolumn:name="CPU-Granted",type=string,JSONPath=`.spec.resources.cpu`
+// +kubebuilder:printcolumn:name="Memory-Granted",type=string,JSONPath=`.spec.resources.memory`
+// +kubebuilder:printcolumn:name="Pods-Used",type=integer,JSONPath=`.status.pods`
 // +kubebuilder:printcolumn:name="Until",type=string,JSONPath=`.spec.notAfter`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="CPU-Used",type=string,JSONPath=`.status.used.cpu`,priority=1
+// +kubebuilder:printcolumn:name="Memory-Used",type=string,JSONPath=`.status.used.memory`,priority=1
+// +kubebuilder:printcolumn:name="Pods-Granted",type=string,JSONPath=`.spec.resources.pods`,priority=1
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`,priority=1
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`,priority=1
 // +kubebuilder:printcolumn:name="Node-Ready",type=string,JSONPath=`.status.conditions[?(@.type=="NodeReady")].status`,priority=1
