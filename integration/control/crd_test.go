@@ -285,7 +285,7 @@ func TestKubectlGetPrintsTheUsefulColumns(t *testing.T) {
 	for resources, want := range map[string][]string{
 		"foreignclusters":      {"NAME", "ROLE", "CONNECTED", "NETWORK", "GRANTED", "USED", "AGE"},
 		"peeringrequests":      {"NAME", "REQUESTED", "PROVIDER", "ACCEPTED", "REASON", "NODE", "AGE"},
-		"contracts":            {"NAME", "PEER", "SIDE", "PHASE", "CPU", "MEMORY", "PODS", "UNTIL", "AGE"},
+		"contracts":            {"NAME", "PEER", "SIDE", "PHASE", "CPU-GRANTED", "MEMORY-GRANTED", "PODS-USED", "UNTIL", "AGE"},
 		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "STATE", "AGE"},
 		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "CPU", "MEMORY", "DURATION", "AGE"},
 	} {
