@@ -26,7 +26,7 @@ import (
 // adminAPI builds the API for administrators of this cluster.
 func (a *agent) adminAPI(ctx context.Context, address string) error {
 	api, err := admin.New(admin.Config{
-		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
+		Log: a.log, Client: a.direct, Events: a.events, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
 		Self: a.adminSelf, Tokens: issued{a.tokens, a}, Join: a.join,
 		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, PlanNetwork: a.planNetwork, Rollover: a.rollover,

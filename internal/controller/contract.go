@@ -309,8 +309,11 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 			return laterRevision(s.stored, envelope, self)
 		})
 		if asked && err == nil {
-			_, err = replaceRevision(ctx, r.Client, r.Reader, s.stored, envelope, self, nil)
-			changed = err == nil
+			var later *v1alpha1.Contract
+			later, err = replaceRevision(ctx, r.Client, r.Reader, s.stored, envelope, self, nil)
+			if changed = err == nil; changed {
+				record(r.Events, later, amended(later))
+			}
 		}
 		if behind = err != nil; behind {
 			r.Log.Warn("cannot take over a later revision of a contract", "contract", s.stored.Name, "peer", s.stored.Spec.PeerID, "err", err)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -39,6 +40,11 @@ func requestEvents(before, after *v1alpha1.PeeringRequest) []happened {
 		kind = corev1.EventTypeWarning
 	}
 	return []happened{{Type: kind, Reason: is.Reason, Action: "Negotiate", Note: is.Message}}
+}
+
+// amended is the event of a Contract that has a later revision.
+func amended(c *v1alpha1.Contract) []happened {
+	return []happened{{corev1.EventTypeNormal, "Amended", "Sign", store.RevisionText(c)}}
 }
 
 // contractEvents returns the events between two statuses of a Contract.

@@ -642,6 +642,7 @@ func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest,
 	if err != nil {
 		return err
 	}
+	record(r.Events, revised, amended(revised))
 	next, err := r.readCurrent(revised)
 	if err != nil {
 		return err

@@ -229,6 +229,16 @@ func (p *Provider) editRequests(ctx context.Context, peer peering.ClusterID, edi
 	})
 }
 
+// setApproval records in a contract who approved its request. That stays here: the terms do not have it.
+func setApproval(contract *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
+	by := fc.RequestApproved(func(id string) bool { return isRequest(id, contract.Spec.RequestID) })
+	if by == "" {
+		delete(contract.Annotations, v1alpha1.AnnotationApprovedBy)
+		return
+	}
+	metav1.SetMetaDataAnnotation(&contract.ObjectMeta, v1alpha1.AnnotationApprovedBy, by)
+}
+
 // dropped adds an ID to those of dropped requests, of which it keeps the last maxDropped. Of each request it keeps
 // the ID with the highest number.
 func dropped(ids []string, id string) []string {

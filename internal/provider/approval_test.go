@@ -545,3 +545,59 @@ func TestRequestThatWaitsIsAnEvent(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// Who approved a request is in the Contract of each revision, and a user's name is nothing that a peer gets.
+func TestApproverIsKnownHereOnly(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	recorder := events.NewFakeRecorder(10)
+	p.Events = recorder
+	by := func(id, user string) {
+		fc := p.peer(0)
+		fc.RequestDecided(id, v1alpha1.DecidedBy("Approved", user, now))
+		fc.Spec.ApprovedRequests = append(fc.Spec.ApprovedRequests, id)
+		if err := p.Client.Update(t.Context(), fc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peer := p.peers[0].ID()
+	sign := func(ask peering.Ask) peering.Terms {
+		ad, err := p.Advertise(t.Context(), peer, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed, err := p.Sign(t.Context(), peer, p.envelope(0, p.terms(0, ad)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms, err := signed.Verify()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent := fmt.Sprintf("%+v %+v %s", ad, terms, signed.Payload); strings.Contains(sent, "alice") || strings.Contains(sent, "bob") {
+			t.Errorf("the peer gets the name of a user: %s", sent)
+		}
+		return terms
+	}
+	p.pends(0, p.ask("r", "cpu=1"))
+	by("r", "alice")
+	terms := sign(p.ask("r", "cpu=1"))
+	if got := p.stored(terms.ContractID).Annotations[v1alpha1.AnnotationApprovedBy]; !strings.HasPrefix(got, "Approved by alice at ") {
+		t.Errorf("approved by %q", got)
+	}
+	p.pass(requestPause)
+	more := p.amend(terms, 0, "cpu=2")
+	p.pends(0, more)
+	by("r.2", "bob")
+	sign(more)
+	if got := p.stored(terms.ContractID).Annotations[v1alpha1.AnnotationApprovedBy]; !strings.HasPrefix(got, "Approved by bob at ") {
+		t.Errorf("revision 2 was approved by %q", got)
+	}
+	close(recorder.Events)
+	var last string
+	for last = range recorder.Events {
+	}
+	if !strings.HasPrefix(last, "Normal Amended revision 2 is signed by both, until ") {
+		t.Errorf("the last event is %q", last)
+	}
+}

@@ -476,6 +476,7 @@ func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, store
 		return nil, fmt.Errorf("read signed contract: %w", err)
 	}
 	store.SetStorageClasses(contract, o.ad.StorageClasses)
+	setApproval(contract, fc)
 	if err := store.SetTolerations(contract, o.tolerations); err != nil {
 		return nil, err
 	}
@@ -495,6 +496,9 @@ func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, store
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store contract %s: %w", contract.Name, err)
+	}
+	if stored != nil && p.Events != nil {
+		p.Events.Eventf(contract, nil, corev1.EventTypeNormal, "Amended", "Sign", "%s", store.RevisionText(contract))
 	}
 	return contract, nil
 }

@@ -290,6 +290,11 @@ func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID
 	return nil
 }
 
+// RevisionText says which revision of a contract is in force.
+func RevisionText(c *v1alpha1.Contract) string {
+	return fmt.Sprintf("revision %d is signed by both, until %s", c.Spec.Revision, c.Spec.NotAfter.UTC().Format(time.RFC3339))
+}
+
 // Before returns the terms of the previous revision, if it is stored. Like the terms themselves they come from an
 // envelope that both sides signed.
 func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) {

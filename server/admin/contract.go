@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -82,10 +83,12 @@ func (s *service) terminate(ctx context.Context, c *v1alpha1.Contract, now bool)
 	}
 	before := c.DeepCopy()
 	c.Spec.Termination = mode
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationEndedBy, s.by(ctx, string(mode)))
 	err := s.cfg.Client.Patch(ctx, c, ctrlclient.MergeFrom(before), ctrlclient.FieldOwner(adminFieldManager))
 	if ctrlclient.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("terminate contract %s: %w", c.Name, err)
 	}
+	s.decided(ctx, c, "Terminated", string(mode))
 	return nil
 }
 

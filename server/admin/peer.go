@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -158,6 +159,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 			}
 		}
 		fc.Spec.Decision = d
+		metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationDecidedBy, s.by(ctx, string(d)))
 		if d == v1alpha1.DecisionApproved {
 			fc.TakeFromPolicy() // from now on an administrator's decision
 		}
@@ -166,6 +168,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 	if err != nil {
 		return nil, err
 	}
+	s.decided(ctx, fc, string(d), "trust in it")
 	return s.peer(ctx, fc)
 }
 

@@ -153,7 +153,7 @@ func TestApprovalMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	if _, err := c.DenyPeer(t.Context(), &ententev1.DenyPeerRequest{Name: "peers/lab"}); err != nil {
 		t.Fatal(err)
 	}
-	if fc := a.peer(t, "office"); fc.Labels[v1alpha1.LabelAutomatic] != "" || len(fc.Annotations) > 0 || fc.Labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
+	if fc := a.peer(t, "office"); fc.Labels[v1alpha1.LabelAutomatic] != "" || fc.Annotations[v1alpha1.AnnotationAutomaticBy]+fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" || fc.Labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
 		t.Errorf("approved, it is %+v", fc.ObjectMeta)
 	}
 	if fc := a.peer(t, "lab"); fc.Labels[v1alpha1.LabelAutomatic] != "home" {

@@ -53,13 +53,13 @@ func (s *service) peersOrOne(ctx context.Context, resource string) ([]v1alpha1.F
 }
 
 func (s *service) ApprovePeeringRequest(ctx context.Context, req *ententev1.ApprovePeeringRequestRequest) (*ententev1.ApprovePeeringRequestResponse, error) {
-	return &ententev1.ApprovePeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+	return &ententev1.ApprovePeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), v1alpha1.DecisionApproved, func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.ApprovedRequests, &fc.Spec.DeniedRequests
 	})
 }
 
 func (s *service) DenyPeeringRequest(ctx context.Context, req *ententev1.DenyPeeringRequestRequest) (*ententev1.DenyPeeringRequestResponse, error) {
-	return &ententev1.DenyPeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+	return &ententev1.DenyPeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), v1alpha1.DecisionDenied, func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.DeniedRequests, &fc.Spec.ApprovedRequests
 	})
 }
@@ -71,7 +71,7 @@ func requestName(resource string) (peer, id string) {
 }
 
 // decideRequest adds a request to one list of its peer and removes it from the other.
-func (s *service) decideRequest(ctx context.Context, resource string, lists func(*v1alpha1.ForeignCluster) (to, from *[]string)) error {
+func (s *service) decideRequest(ctx context.Context, resource string, d v1alpha1.Decision, lists func(*v1alpha1.ForeignCluster) (to, from *[]string)) error {
 	peer, id := requestName(resource)
 	fc, err := s.foreignCluster(ctx, peer)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *service) decideRequest(ctx context.Context, resource string, lists func
 			inForce[c.Spec.RequestID] = true
 		}
 	}
-	return s.changePeer(ctx, fc, func() error {
+	err = s.changePeer(ctx, fc, func() error {
 		to, from := lists(fc)
 		pending := slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == id })
 		if !pending && !slices.Contains(*to, id) && !slices.Contains(*from, id) {
@@ -96,9 +96,14 @@ func (s *service) decideRequest(ctx context.Context, resource string, lists func
 		*from = slices.DeleteFunc(*from, func(s string) bool { return s == id })
 		if !slices.Contains(*to, id) {
 			*to = append(roomFor(*to, inForce), id)
+			fc.RequestDecided(id, s.by(ctx, string(d)))
 		}
 		return nil
 	})
+	if err == nil {
+		s.decided(ctx, fc, "Request"+string(d), "request "+id)
+	}
+	return err
 }
 
 // roomFor drops a decided request when the list is full: the oldest one without a contract in

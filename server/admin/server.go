@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -100,6 +101,8 @@ type Config struct {
 	// Client reads and writes custom resources and reads Namespaces. It reads what
 	// it wrote: no cache. Required.
 	Client ctrlclient.Client
+	// Events takes what administrators decided; nil records nothing.
+	Events events.EventRecorder
 	// Cache notifies of changes. Required.
 	Cache Cache
 	// Kubernetes reviews tokens and access and reads the cluster's client CA.
