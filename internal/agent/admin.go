@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	toolscache "k8s.io/client-go/tools/cache"
@@ -52,7 +53,7 @@ func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, 
 }
 
 // adminSelf is what administrators see of this cluster.
-func (a *agent) adminSelf(context.Context) (admin.Self, error) {
+func (a *agent) adminSelf(ctx context.Context) (admin.Self, error) {
 	_, expires := a.source.Leaf()
 	endpoints := a.endpoints()
 	s := a.service(endpoints)
@@ -72,6 +73,9 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	}
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published
+	}
+	if p := store.IdentityProblem(ctx, a.direct, a.cfg.Namespace, self.ID); p != "" {
+		self.Problems = slices.Concat([]string{p}, self.Problems)
 	}
 	return self, nil
 }

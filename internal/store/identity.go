@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
 )
 
 // IdentitySecret is the Secret with the cluster's key and the data that ties it to the cluster's ID. A client that
@@ -54,6 +55,21 @@ func LoadIdentity(ctx context.Context, c client.Client, namespace string, now ti
 			return nil, fmt.Errorf("store the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
 		}
 	}
+}
+
+// IdentityProblem says what the next start of an agent would find in place of the identity of cluster id, by which the
+// agent runs, and what to do; empty if it would find that, or if that cannot be seen.
+func IdentityProblem(ctx context.Context, c client.Client, namespace string, id peering.ClusterID) string {
+	_, stored, err := readIdentity(ctx, c, namespace)
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("Secret %s/%s is missing: the next start of the agent makes another cluster, which has no peers; restore the Secret from a backup before, or end the peerings while the agent runs",
+			namespace, IdentitySecret)
+	case err == nil && stored.ID() != id:
+		return fmt.Sprintf("Secret %s/%s has the identity of cluster %s, which this cluster is at the next start of the agent, without the peers that it has now: restore the Secret from a backup before",
+			namespace, IdentitySecret, stored.ID())
+	}
+	return ""
 }
 
 func newTunnelKey() []byte {

@@ -3,12 +3,14 @@ package store
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/internal/identity"
@@ -82,5 +84,27 @@ func TestRolloverNeedsAnIdentity(t *testing.T) {
 	t.Parallel()
 	if _, err := RolloverIdentity(t.Context(), newClient(t), "entente-system", start, time.Hour); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnIdentityThatIsNoLongerStoredIsAProblem(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	id, err := LoadIdentity(t.Context(), c, "entente-system", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := IdentityProblem(t.Context(), c, "entente-system", id.ID()); got != "" {
+		t.Errorf("one that is stored: %q", got)
+	}
+	if got := IdentityProblem(t.Context(), c, "entente-system", "another"); !strings.Contains(got, "has the identity of cluster "+string(id.ID())) {
+		t.Errorf("another one: %q", got)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: IdentitySecret}}
+	if err := c.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if got := IdentityProblem(t.Context(), c, "entente-system", id.ID()); !strings.HasPrefix(got, "Secret entente-system/entente-identity is missing") {
+		t.Errorf("one that was deleted: %q", got)
 	}
 }
