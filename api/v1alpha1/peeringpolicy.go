@@ -356,7 +356,7 @@ type PodLimitRange struct {
 // LimitedResources is amounts of cpu, memory and ephemeral-storage.
 // +kubebuilder:validation:MaxProperties=3
 // +kubebuilder:validation:XValidation:rule="self.all(r, r in ['cpu', 'memory', 'ephemeral-storage'])",message="only cpu, memory and ephemeral-storage have defaults and bounds"
-// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in [”, 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
+// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i + 1 < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && self[r].charAt(i + 1) != 'i'))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 type LimitedResources corev1.ResourceList
 
 // ClassMapping maps a class of a consumer to one of this cluster.
@@ -440,7 +440,7 @@ type AutomaticPeering struct {
 	Direction Direction `json:"direction,omitempty"`
 	// resources is what each peer is asked for. Empty leaves it to its policy.
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i + 1 < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && self[r].charAt(i + 1) != 'i'))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// priceCeiling is the most that what one peer grants may cost an hour. Absent means any price.
@@ -554,7 +554,7 @@ const (
 type PolicyLimits struct {
 	// resources is the most that one peer gets, by resource.
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i + 1 < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && self[r].charAt(i + 1) != 'i'))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// percentOfFree is the largest share of the free resources of this cluster's nodes that one peer gets.
@@ -579,7 +579,7 @@ type PolicyLimits struct {
 type TotalLimits struct {
 	// resources is the most, by resource.
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i + 1 < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && self[r].charAt(i + 1) != 'i'))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// percentOfFree is the largest share of the free resources of this cluster's nodes.

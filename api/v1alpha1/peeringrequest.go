@@ -86,7 +86,7 @@ type PeeringRequestSpec struct {
 	// grants the same share of its pods as of the rest. A contract in force keeps what is not named here; 0 returns
 	// all of a resource.
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && !(self[r].charAt(i + 1) in ['', 'i'])))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, type(self[r]) == int ? self[r] >= 0 : size(self[r]) <= 20 && !self[r].startsWith('-') && ![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].exists(i, i + 1 < size(self[r]) && self[r].charAt(i) in ['e', 'E'] && self[r].charAt(i + 1) != 'i'))",message="an amount is a number of Kubernetes without an exponent, such as 500m, 2 or 4Gi, and not below zero"
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 	// duration is how long the contract should last. Absent leaves it to the provider's terms, which are not
