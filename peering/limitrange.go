@@ -74,15 +74,24 @@ func (l LimitRange) Clone() LimitRange {
 	return l
 }
 
-// Check returns what is wrong with it, if anything.
+// Check returns what is wrong with it first, if anything.
 func (l LimitRange) Check() error {
+	if problems := l.Problems(); len(problems) > 0 {
+		return fmt.Errorf("limit range: %s", problems[0])
+	}
+	return nil
+}
+
+// Problems returns everything that is wrong with it.
+func (l LimitRange) Problems() (out []string) {
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, p := range l.parts() {
 		for _, name := range p.amounts.Names() {
 			if !limited(name) {
-				return fmt.Errorf("limit range, %s: %s is neither cpu, memory nor ephemeral-storage", p.name, name)
+				say("%s: %s is neither cpu, memory nor ephemeral-storage", p.name, name)
 			}
 			if amount := (*p.amounts)[name]; !Fractional(name) && !amount.IsWhole() {
-				return fmt.Errorf("limit range, %s: %s %s is not a whole number", p.name, name, amount)
+				say("%s: %s %s is not a whole number", p.name, name, amount)
 			}
 		}
 	}
@@ -98,11 +107,11 @@ func (l LimitRange) Check() error {
 		for _, name := range order[0].amounts.Names() {
 			low := (*order[0].amounts)[name]
 			if high, ok := (*order[1].amounts)[name]; ok && low.Cmp(high) > 0 {
-				return fmt.Errorf("limit range: of %s %s is %s, more than %s, %s", name, order[0].name, low, order[1].name, high)
+				say("of %s %s is %s, more than %s, %s", name, order[0].name, low, order[1].name, high)
 			}
 		}
 	}
-	return nil
+	return out
 }
 
 // within returns the limit range for a contract that grants these resources. Defaults that follow

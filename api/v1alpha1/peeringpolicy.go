@@ -18,8 +18,10 @@ import (
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.limits.resources.memory`
 // +kubebuilder:printcolumn:name="Duration",type=string,JSONPath=`.spec.contractDuration`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Automatic",type=string,JSONPath=`.status.conditions[?(@.type=="Automatic")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Peers",type=integer,JSONPath=`.status.automatic.peers`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.automatic) || size(self.metadata.name) <= 63",message="the name of a policy with automatic has at most 63 characters: it is a label of what the policy makes"
 type PeeringPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -27,7 +29,7 @@ type PeeringPolicy struct {
 
 	// spec is the policy.
 	Spec PeeringPolicySpec `json:"spec"`
-	// status is the observed state of spec.automatic.
+	// status is the observed state of the policy.
 	// +optional
 	Status PeeringPolicyStatus `json:"status,omitempty"`
 }
@@ -476,9 +478,17 @@ func (a *AutomaticPeering) Provides() bool { return a.Direction != DirectionCons
 // ConditionAutomatic is the condition of a PeeringPolicy that it peers by itself.
 const ConditionAutomatic = "Automatic"
 
-// PeeringPolicyStatus is the observed state of spec.automatic.
+// ConditionValid is the condition of a PeeringPolicy that nothing is wrong with it.
+const ConditionValid = "Valid"
+
+// ReasonNotFound is the reason of a Valid condition that is True, of a policy that names what this cluster does not
+// have.
+const ReasonNotFound = "NotFound"
+
+// PeeringPolicyStatus is the observed state of a policy.
 type PeeringPolicyStatus struct {
-	// conditions has Automatic if spec.automatic is set.
+	// conditions has Valid: whether the policy can be followed, and everything that is wrong with it. By one that is
+	// not valid nothing is offered to the clusters that it selects. It has Automatic if spec.automatic is set.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -39,7 +39,7 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 	}
 	results := resp.GetResults()
 	if req.GetPeer() == peerName(format.AnyPeer) || len(results) != 1 {
-		return printList(r, results, "No peer is known.", "", func() *printer.Table { return r.testTable(results) })
+		return printList(r, results, "There is no PeeringPolicy, and no peer is known.", "", func() *printer.Table { return r.testTable(results) })
 	}
 	one := results[0]
 	ad, peer := one.GetAdvertisement(), format.Short(one.GetPeer())
@@ -66,16 +66,11 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 func (a *app) testTable(results []*ententev1.PolicyTest) *printer.Table {
 	t := a.noted("PEER", "POLICY", "ANSWER", "RESOURCES", "PRICE", "WHY")
 	for _, r := range results {
-		ad := r.GetAdvertisement()
-		if ad == nil {
-			t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), "refused", "-", "-", cmp.Or(r.GetMessage(), r.GetReason()))
-			continue
+		peer, policy, resources, price := cmp.Or(format.Short(r.GetPeer()), "-"), cmp.Or(r.GetPolicy(), "-"), "-", "-"
+		if ad := r.GetAdvertisement(); ad != nil {
+			resources, price = format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourlyPrice())
 		}
-		answer := "granted"
-		if r.GetReason() != "" {
-			answer = "after approval"
-		}
-		t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), answer, format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourlyPrice()), r.GetMessage())
+		t.Row(peer, policy, format.PolicyAnswer(r), resources, price, cmp.Or(r.GetMessage(), r.GetReason()))
 	}
 	return t
 }

@@ -38,7 +38,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
-		JoinGroup: a.groups.Join, MayDial: a.mayDial,
+		JoinGroup: a.groups.Join, Valid: a.provider.Validate, MayDial: a.mayDial,
 		Forgotten: a.forgotten, Events: a.events, AttemptChanged: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}

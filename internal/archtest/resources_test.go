@@ -47,7 +47,7 @@ func TestResourcesDoc(t *testing.T) {
 
 // conditionSources is where the conditions of custom resources are made.
 var conditionSources = []string{
-	"api/v1alpha1", "internal/store", "internal/trust", "internal/automatic", "internal/controller", "internal/allow", "internal/usage", "internal/agent", "vk",
+	"api/v1alpha1", "internal/store", "internal/trust", "internal/automatic", "internal/controller", "internal/allow", "internal/usage", "internal/provider", "internal/agent", "vk",
 }
 
 const resourcesIntro = `# Custom resources

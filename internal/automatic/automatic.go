@@ -46,6 +46,9 @@ type Automatic struct {
 	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one has a group's secret, and calls
 	// Admit once that one did the same: Groups.Join.
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
+	// Valid returns the condition Valid of a policy, whether it has spec.automatic or not; an empty one leaves it as it
+	// is. Required.
+	Valid func(ctx context.Context, policy string) (metav1.Condition, error)
 	// MayDial reports whether an endpoint that was found may be dialled now. Required.
 	MayDial   func(endpoint string) bool
 	Forgotten *store.Forgotten
@@ -606,5 +609,10 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		c.ObservedGeneration = p.Generation
 		meta.SetStatusCondition(&p.Status.Conditions, c)
 	}
-	return store.PatchStatus(ctx, r.Client, before, p)
+	valid, err := r.Valid(ctx, p.Name)
+	if err == nil && valid.Type != "" {
+		valid.ObservedGeneration = p.Generation
+		meta.SetStatusCondition(&p.Status.Conditions, valid)
+	}
+	return errors.Join(err, store.PatchStatus(ctx, r.Client, before, p))
 }

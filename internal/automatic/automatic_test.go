@@ -43,6 +43,7 @@ type automaticTest struct {
 	calls []string
 	err   error
 	said  []string
+	valid metav1.Condition
 }
 
 func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
@@ -60,6 +61,7 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 		return at.err
 	}
 	at.Automatic = &Automatic{
+		Valid:   func(context.Context, string) (metav1.Condition, error) { return at.valid, nil },
 		MayDial: func(string) bool { return true },
 		Client:  c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
 		Forgotten: peertest.ForgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
@@ -1037,5 +1039,23 @@ func TestClusterForgottenWhileItIsStoredIsNotTrusted(t *testing.T) {
 	}
 	if left := peertest.PeersOf(t, at.Client); len(left) > 0 {
 		t.Errorf("it left %+v", left)
+	}
+}
+
+// A policy says whether it is valid, also one that does not peer by itself and selects no cluster.
+func TestAPolicySaysWhetherItIsValid(t *testing.T) {
+	t.Parallel()
+	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "plain", Generation: 3}}
+	at := newAutomaticTest(t, p)
+	at.valid = store.Condition(v1alpha1.ConditionValid, metav1.ConditionFalse, "Invalid", "limits: cpuu")
+	if _, err := at.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := at.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionValid)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Message != "limits: cpuu" || c.ObservedGeneration != 3 {
+		t.Errorf("its condition is %+v", c)
 	}
 }

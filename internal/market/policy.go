@@ -2,8 +2,10 @@ package market
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,9 +28,10 @@ type Policy struct {
 	Exports []export
 	// set selects the namespaces that its peers share; nil means none.
 	set labels.Selector
-	// err is what is wrong with it. It then still selects peers, and offers them
-	// nothing.
-	err error
+	// problems is everything that is wrong with it, and err the same as an error. It then still selects peers, and
+	// offers them nothing.
+	problems []string
+	err      error
 }
 
 // ReadPolicies reads policies, and sorts them by precedence: a policy with automatic decides
@@ -60,7 +63,7 @@ func DefaultNodeSelectorKeys() []string {
 }
 
 func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
-	out := Policy{Spec: &p.Spec, selector: labels.Everything(), Value: peering.Policy{
+	out := Policy{Spec: &p.Spec, Value: peering.Policy{
 		Name: p.Name, PercentOfFree: defaultPercent, TotalPercent: 100, OvercommitPercent: 100,
 		Duration: defaultDuration, Notice: defaultNotice, StatementPeriod: defaultStatementPeriod,
 		Network: true, PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
@@ -90,18 +93,17 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 		}
 	}
 	fail := func(what string, err error) {
-		if err != nil && out.err == nil {
-			out.err = fmt.Errorf("%s: %w", what, err)
+		if err != nil {
+			out.problems = append(out.problems, what+": "+err.Error())
 		}
 	}
 	var err error
+	checkDurations(policy, fail)
 	readLimits(policy, &p.Spec.Limits, fail)
 	policy.OvercommitBeyond = policy.OvercommitPercent
 	policy.StorageClasses = offeredClasses(policy)
-	policy.Price, err = store.Prices(p.Spec.Price)
-	fail("price", err)
-	policy.LimitRange, err = store.LimitRange(p.Spec.LimitRange)
-	fail("limitRange", err)
+	policy.Price = readPrices(p.Spec.Price, "price", fail)
+	policy.LimitRange = readLimitRange(p.Spec.LimitRange, fail)
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
 	out.Exports, err = readExports(p.Spec.Services)
 	fail("services", err)
@@ -111,10 +113,9 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	}
 	policy.Exports = len(out.Exports) > 0 || out.set != nil
 	out.pools = readPools(policy, p.Spec.Pools, fail)
-	if p.Spec.ClusterSelector != nil {
-		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
-			out.selector = labels.Nothing()
-		}
+	out.selector = readSelector(p.Spec.ClusterSelector, fail)
+	if len(out.problems) > 0 {
+		out.err = errors.New(strings.Join(out.problems, "; "))
 	}
 	return out
 }
@@ -131,10 +132,12 @@ func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func
 	var err error
 	policy.Ceilings, err = store.Resources(limits.Resources)
 	fail("limits.resources", err)
+	checkNames("limits.resources", policy.Ceilings.Names(), fail)
 	if limits.Total != nil {
 		set(&policy.TotalPercent, limits.Total.PercentOfFree)
 		policy.Total, err = store.Resources(limits.Total.Resources)
 		fail("limits.total.resources", err)
+		checkNames("limits.total.resources", policy.Total.Names(), fail)
 	}
 }
 

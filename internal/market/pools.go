@@ -57,9 +57,7 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 			value.StorageClasses = offeredClasses(&value)
 		}
 		if p.Price != nil {
-			var err error
-			value.Price, err = store.Prices(p.Price)
-			fail(what+", price", err)
+			value.Price = readPrices(p.Price, what+", price", fail)
 		}
 		value.NodeLabels = maps.Clone(policy.NodeLabels)
 		if value.NodeLabels == nil {

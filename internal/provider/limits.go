@@ -49,4 +49,6 @@ const (
 	cacheLag = 5 * time.Second
 	// grantedTimeout is how long the API server may take to return such a contract.
 	grantedTimeout = 2 * time.Second
+	// maxProblems is the most bytes of what is wrong with a policy that its status has.
+	maxProblems = 4096
 )

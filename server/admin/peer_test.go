@@ -512,6 +512,9 @@ func TestInfoListsPoliciesThatCannotPeer(t *testing.T) {
 		sources []v1alpha1.Source
 		want    string
 	}{
+		"it is invalid":             {policy: policy("home", group, condition("Valid", "False", "Invalid", "limits: cpuu")), want: "policy home: limits: cpuu"},
+		"it names what is not here": {policy: policy("home", group, condition("Valid", "True", "NotFound", "this cluster has no storage class fast")), want: "policy home: this cluster has no storage class fast"},
+		"it is valid":               {policy: policy("home", group, condition("Valid", "True", "Valid", "nothing is wrong with it"))},
 		"it peers":                  {policy: policy("home", group, condition("Automatic", "True", "Peering", "it does"))},
 		"its secret is missing":     {policy: policy("home", group, condition("Automatic", "False", "SecretMissing", "waiting for Secret a/b")), want: "policy home: waiting for Secret a/b"},
 		"its secret is too short":   {policy: policy("home", group, condition("Automatic", "False", "SecretUnusable", "make one")), want: "policy home: make one"},

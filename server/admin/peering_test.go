@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -486,6 +487,41 @@ func TestPoliciesAreTested(t *testing.T) {
 		if _, err := c.TestPolicy(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
+	}
+}
+
+// Policies are tested before there is any peer, and what is wrong with one is said whoever asks.
+func TestPoliciesAreTestedWithoutAPeer(t *testing.T) {
+	policy := func(name, status, reason string) *v1alpha1.PeeringPolicy {
+		c := condition(v1alpha1.ConditionValid, metav1.ConditionStatus(status), reason, "message of "+name)
+		c.ObservedGeneration = 1
+		return &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 1}, Status: v1alpha1.PeeringPolicyStatus{Conditions: []metav1.Condition{c}}}
+	}
+	policies := []ctrlclient.Object{
+		policy("a", "True", "Valid"), policy("b", "True", v1alpha1.ReasonNotFound), policy("c", "False", "Invalid"),
+		&v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "d", Generation: 1}},
+	}
+	wrong := []string{"|b||message of b", "|c|POLICY_REFUSED|message of c", "|d||the agent has not checked it yet: ask again"}
+	for name, tc := range map[string]struct {
+		objects []ctrlclient.Object
+		want    []string
+	}{
+		"no peer": {policies, append([]string{"|a||nothing is wrong with it; no peer is known that it could be tested with"}, wrong...)},
+		"a peer":  {append(slices.Clone(policies), peerObject("office", "")), append(slices.Clone(wrong), "peers/office||PEER_NOT_TRUSTED|the ID of this cluster is not known until its token is redeemed")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, err := newAdminTest(t, tc.objects...).alice(t).TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/-"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, r := range resp.GetResults() {
+				got = append(got, strings.Join([]string{r.GetPeer(), r.GetPolicy(), r.GetReason(), r.GetMessage()}, "|"))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
 	}
 }
 

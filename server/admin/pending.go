@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -131,6 +134,11 @@ func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyReque
 	}
 	slices.SortFunc(peers, byName)
 	resp := &ententev1.TestPolicyResponse{}
+	if peerName(req.GetPeer()) == anyPeer {
+		if resp.Results, err = s.testPolicies(ctx, len(peers) == 0); err != nil {
+			return nil, err
+		}
+	}
 	for i := range peers[:min(len(peers), MaxPolicyTests)] {
 		result := &ententev1.PolicyTest{Peer: "peers/" + peers[i].Name}
 		resp.Results = append(resp.Results, result)
@@ -147,4 +155,33 @@ func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyReque
 		result.Advertisement = previewMessage(got.Advertisement)
 	}
 	return resp, nil
+}
+
+// testPolicies returns what is wrong with policies whatever peer asks, and all policies if there is no peer to test them
+// with.
+func (s *service) testPolicies(ctx context.Context, all bool) ([]*ententev1.PolicyTest, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := readAll(ctx, s.cfg.Client, &policies); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(policies.Items, func(a, b v1alpha1.PeeringPolicy) int { return strings.Compare(a.Name, b.Name) })
+	var out []*ententev1.PolicyTest
+	for i := range policies.Items[:min(len(policies.Items), MaxPolicyTests)] {
+		p := &policies.Items[i]
+		wrong := invalid(p)
+		result := &ententev1.PolicyTest{Policy: p.Name, Message: wrong}
+		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionValid)
+		switch {
+		case c == nil || c.ObservedGeneration != p.Generation:
+			result.Message = "the agent has not checked it yet: ask again"
+		case c.Status != metav1.ConditionTrue:
+			result.Reason = string(peering.ReasonPolicyRefused)
+		case wrong == "" && !all:
+			continue
+		case wrong == "":
+			result.Message = "nothing is wrong with it; no peer is known that it could be tested with"
+		}
+		out = append(out, result)
+	}
+	return out, nil
 }

@@ -45,8 +45,10 @@ func (v *snapshot) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v
 	v.selfProblems(self, say, few)
 	v.nodeProblems(say)
 	for i := range policies {
-		if p := policyProblem(&policies[i], self.Sources); p != "" {
-			say("policy %s: %s", policies[i].Name, p)
+		for _, p := range []string{invalid(&policies[i]), policyProblem(&policies[i], self.Sources)} {
+			if p != "" {
+				say("policy %s: %s", policies[i].Name, p)
+			}
 		}
 	}
 	slices.SortFunc(peers, byName)
@@ -153,6 +155,15 @@ func blockedNodes(nodes []v1alpha1.FabricNode) string {
 		reasons, more = reasons[:maxAlike], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Sprintf("nodes on which packets of tunnels do not pass: %d (%s%s): see `entente doctor network`", blocked, strings.Join(reasons, ", "), more)
+}
+
+// invalid returns what is wrong with a policy, or names what this cluster does not have; empty means nothing.
+func invalid(p *v1alpha1.PeeringPolicy) string {
+	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionValid)
+	if c == nil || c.Status == metav1.ConditionTrue && c.Reason != v1alpha1.ReasonNotFound {
+		return ""
+	}
+	return c.Message
 }
 
 // policyProblem returns why a policy cannot peer automatically with clusters that discovery finds

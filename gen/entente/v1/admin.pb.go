@@ -4807,10 +4807,12 @@ func (x *TestPolicyResponse) GetResults() []*PolicyTest {
 	return nil
 }
 
-// PolicyTest is the response that one peer would get.
+// PolicyTest is the response that one peer would get. For peers/- there is also one without a peer
+// for each policy with which something is wrong whoever asks, and for every policy if no peer is
+// known.
 type PolicyTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peers/NAME.
+	// peers/NAME; empty for a policy by itself.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The PeeringPolicy that applies; empty if no policy selects the peer.
 	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`

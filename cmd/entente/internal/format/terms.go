@@ -113,3 +113,18 @@ func validity(t peering.Terms, now time.Time) string {
 	}
 	return Until(now, timestamppb.New(t.NotAfter)) + " left, unless it was ended"
 }
+
+// PolicyAnswer is what a peer would get by a policy; of a policy by itself whether something is wrong with it.
+func PolicyAnswer(t *ententev1.PolicyTest) string {
+	switch refused := t.GetReason() != ""; {
+	case t.GetPeer() == "" && refused:
+		return "invalid"
+	case t.GetPeer() == "":
+		return "valid"
+	case t.GetAdvertisement() == nil:
+		return "refused"
+	case refused:
+		return "after approval"
+	}
+	return "granted"
+}
