@@ -37,6 +37,8 @@ type Config struct {
 type Log struct {
 	cfg  Config
 	seed maphash.Seed
+	// refused is the metric.
+	refused *prometheus.Desc
 
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*consumer
@@ -66,7 +68,10 @@ type report struct {
 
 // New returns a Log.
 func New(cfg Config) *Log {
-	return &Log{cfg: cfg, seed: maphash.MakeSeed(), peers: map[peering.ClusterID]*consumer{}}
+	return &Log{
+		cfg: cfg, seed: maphash.MakeSeed(), peers: map[peering.ClusterID]*consumer{},
+		refused: prometheus.NewDesc("entente_objects_refused_total", "Refusals of objects of a consumer, each retry counted.", []string{"peer", "reason"}, nil),
+	}
 }
 
 // Applied records what became of an object that a consumer sent: err is a *peering.Refusal if it is refused, and any
@@ -216,10 +221,8 @@ func (c *consumer) due(now time.Time) []summary {
 	return out
 }
 
-var refusedTotal = prometheus.NewDesc("entente_objects_refused_total", "Refusals of objects of a consumer, each retry counted.", []string{"peer", "reason"}, nil)
-
 // Describe implements prometheus.Collector.
-func (l *Log) Describe(out chan<- *prometheus.Desc) { out <- refusedTotal }
+func (l *Log) Describe(out chan<- *prometheus.Desc) { out <- l.refused }
 
 // Collect implements prometheus.Collector.
 func (l *Log) Collect(out chan<- prometheus.Metric) {
@@ -227,7 +230,7 @@ func (l *Log) Collect(out chan<- prometheus.Metric) {
 	defer l.mu.Unlock()
 	for peer, c := range l.peers {
 		for reason, n := range c.counts {
-			out <- prometheus.MustNewConstMetric(refusedTotal, prometheus.CounterValue, float64(n), string(peer), reason)
+			out <- prometheus.MustNewConstMetric(l.refused, prometheus.CounterValue, float64(n), string(peer), reason)
 		}
 	}
 }
