@@ -29,7 +29,7 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 	api, err := admin.New(admin.Config{
 		Log: a.log, Client: a.direct, Events: a.events, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
-		Self: a.adminSelf, Tokens: issued{a.tokens, a}, Join: a.join,
+		Self: a.storedSelf, Tokens: issued{a.tokens, a}, Join: a.join,
 		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, PlanNetwork: a.planNetwork, Rollover: a.rollover,
 		NetworkParameters: a.networkParameters, ConnectInBand: a.connectInBand,
 	})
@@ -53,7 +53,7 @@ func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, 
 }
 
 // adminSelf is what administrators see of this cluster.
-func (a *agent) adminSelf(ctx context.Context) (admin.Self, error) {
+func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	_, expires := a.source.Leaf()
 	endpoints := a.endpoints()
 	s := a.service(endpoints)
@@ -74,10 +74,16 @@ func (a *agent) adminSelf(ctx context.Context) (admin.Self, error) {
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published
 	}
+	return self, nil
+}
+
+// storedSelf is adminSelf, with what is wrong with the identity that is stored.
+func (a *agent) storedSelf(ctx context.Context) (admin.Self, error) {
+	self, err := a.adminSelf(ctx)
 	if p := store.IdentityProblem(ctx, a.direct, a.cfg.Namespace, self.ID); p != "" {
 		self.Problems = slices.Concat([]string{p}, self.Problems)
 	}
-	return self, nil
+	return self, err
 }
 
 // domainStates is what administrators see of domains; nil if none is browsed.
