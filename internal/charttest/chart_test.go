@@ -608,6 +608,9 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"fabric.wireguardPort=0", "fabric.wireguardPort=no", "fabric.mtu=100", "fabric.interface=a-name-that-is-too-long", "fabric.updateStrategy.type=Never",
 		"fabric.userspace.enabled=maybe", "agent.resources.limits.memory=much", "agent.podTemplate.status.x=1",
 		"policy.accept=Perhaps", "policy.percentOfFree=101", "policy.podSecurity=none", "policy.contractDuration=soon",
+		"policy.contractDuration=30d", "policy.contractDuration=-5h", "policy.contractDuration=0s", "policy.notice=1d", "policy.resources.cpu=-1", "policy.resources.cpuu=2",
+		"policy.total.resources.cpu=-1", "policy.total.resources.storage=1Gi", "policy.price.currency=EUR,policy.price.perHour.cpuu=0.1", "policy.limitRange.container.max.cpu=-1",
+		"policy.pools[0].name=a,policy.pools[0].nodeSelector.a=b,policy.pools[0].limits.percentOffree=1", "policy.pools[0].name=a,policy.pools[0].nodeSelector.a=b,policy.pools[0].price.perhour.cpu=1",
 		"cleanup.timeout=2", "cluster.domain=K8s.example", "cluster.domain=example.", "dns.replicas=0", "dns.clusterIP=None", "dns.clusterNames=Some", "dns.enabled=maybe",
 		"discovery.update.server=ns.example.com", "discovery.update.algorithm=hmac-md5", "discovery.update.ttl=5", "discovery.update.secret=abc",
 		"discovery.lan.enabled=maybe", "discovery.lan.interfaces={a/b}", "discovery.lan.interfaces={a*b}", "discovery.lan.interfaces={a-name-that-is-too-long}",
@@ -621,6 +624,18 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The agent could not create a namespace of a level that it is not granted, so nothing could run.
+func TestPodSecurityIsOneOfTheLevels(t *testing.T) {
+	t.Parallel()
+	const want = "policy.podSecurity is privileged, and policy.podSecurityLevels lacks it"
+	if _, err := template(t, "--set", "policy.podSecurity=privileged"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+	render(t, "--set", "policy.podSecurity=privileged", "--set", "policy.podSecurityLevels={baseline,privileged}")
+	render(t, "--set", "policy.pools[0].name=a,policy.pools[0].nodeSelector.a=b,policy.pools[0].limits.percentOfFree=10,policy.pools[0].price.currency=EUR", "--set-string", "policy.pools[0].price.perHour.cpu=1",
+		"--set", `policy.resources.nvidia\.com/gpu=2,policy.resources.hugepages-2Mi=1Gi`)
 }
 
 // A user reads the chart's error: which value, what is wrong with it and what is right.

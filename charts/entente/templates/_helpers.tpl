@@ -186,6 +186,9 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   renewal: {{ .renewal }}
   notice: {{ .notice }}
   statementPeriod: {{ .statementPeriod }}
+  {{- if not (has .podSecurity .podSecurityLevels) }}
+  {{- fail (printf "policy.podSecurity is %s, and policy.podSecurityLevels lacks it: consumers' namespaces could not be created. Add it there, or choose one of %s" .podSecurity (join ", " .podSecurityLevels)) }}
+  {{- end }}
   podSecurity: {{ .podSecurity }}
   homeAPI: {{ .homeAPI }}
   networkPolicies: {{ .networkPolicies }}
