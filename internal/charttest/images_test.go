@@ -63,7 +63,9 @@ func (c cluster) testAllowedImages(t *testing.T) {
 			t.Errorf("%s with an image that is not allowed: %v", name, err)
 		}
 	}
-	if err := pod(peers.Name, good, func(s *corev1.PodSpec) { s.InitContainers = []corev1.Container{{Name: "i", Image: "ghcr.io/example/init"}} }); err != nil {
+	if err := pod(peers.Name, good, func(s *corev1.PodSpec) {
+		s.InitContainers = []corev1.Container{{Name: "i", Image: "ghcr.io/example/init"}}
+	}); err != nil {
 		t.Errorf("allowed images: %v", err)
 	}
 	if err := pod(own.Name, bad, nil); err != nil {
