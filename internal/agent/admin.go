@@ -53,7 +53,7 @@ func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, 
 }
 
 // adminSelf is what administrators see of this cluster.
-func (a *agent) adminSelf(context.Context) (admin.Self, error) {
+func (a *agent) adminSelf() admin.Self {
 	_, expires := a.source.Leaf()
 	endpoints := a.endpoints()
 	s := a.service(endpoints)
@@ -74,16 +74,16 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published
 	}
-	return self, nil
+	return self
 }
 
 // storedSelf is adminSelf, with what is wrong with the identity that is stored.
 func (a *agent) storedSelf(ctx context.Context) (admin.Self, error) {
-	self, err := a.adminSelf(ctx)
+	self := a.adminSelf()
 	if p := store.IdentityProblem(ctx, a.direct, a.cfg.Namespace, self.ID); p != "" {
 		self.Problems = slices.Concat([]string{p}, self.Problems)
 	}
-	return self, err
+	return self, nil
 }
 
 // domainStates is what administrators see of domains; nil if none is browsed.

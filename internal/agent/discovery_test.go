@@ -159,9 +159,9 @@ func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
 					asked = append(asked, d.Name)
 				}
 			}
-			self, err := a.adminSelf(t.Context())
-			if err != nil || !slices.Equal(asked, tc.asked) || len(self.Problems) != len(tc.problems) {
-				t.Fatalf("it browses %q with problems %q, %v", asked, self.Problems, err)
+			self := a.adminSelf()
+			if !slices.Equal(asked, tc.asked) || len(self.Problems) != len(tc.problems) {
+				t.Fatalf("it browses %q with problems %q", asked, self.Problems)
 			}
 			for i, want := range tc.problems {
 				if !strings.Contains(self.Problems[i], want) {
