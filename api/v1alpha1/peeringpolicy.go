@@ -17,8 +17,8 @@ import (
 // +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.limits.resources.cpu`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.limits.resources.memory`
 // +kubebuilder:printcolumn:name="Duration",type=string,JSONPath=`.spec.contractDuration`
-// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Automatic",type=string,JSONPath=`.status.conditions[?(@.type=="Automatic")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Peers",type=integer,JSONPath=`.status.automatic.peers`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1

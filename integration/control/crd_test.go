@@ -287,7 +287,7 @@ func TestKubectlGetPrintsTheUsefulColumns(t *testing.T) {
 		"peeringrequests":      {"NAME", "REQUESTED", "PROVIDER", "ACCEPTED", "REASON", "NODE", "AGE"},
 		"contracts":            {"NAME", "PEER", "SIDE", "PHASE", "CPU-GRANTED", "MEMORY-GRANTED", "PODS-USED", "UNTIL", "AGE"},
 		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "STATE", "AGE"},
-		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "CPU", "MEMORY", "DURATION", "AGE"},
+		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "CPU", "MEMORY", "DURATION", "VALID", "AGE"},
 	} {
 		table, err := tableOf(t.Context(), home, resources)
 		if err != nil {
