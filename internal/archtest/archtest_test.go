@@ -149,7 +149,7 @@ var rules = []rule{
 	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/losses", outside: []string{"k8s.io/"}},
 	{packages: "internal/refusals", ours: []string{"peering/..."}},
-	{packages: "internal/refused", ours: []string{"api/...", "internal/refusals", "peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "k8s.io/"}},
+	{packages: "internal/refused", ours: []string{"api/...", "internal/notify", "internal/refusals", "peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "k8s.io/"}},
 	{packages: "internal/gauges", ours: []string{"api/...", "peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime/pkg/client"}},
 	{packages: "internal/podsecurity", ours: []string{"api/...", "internal/endpoints", "internal/fencing", "internal/podspec", "peering/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},

@@ -4,7 +4,7 @@ import "time"
 
 // Limits of what is kept and written about refused objects.
 const (
-	// maxObjects is how many objects of a peer are told apart; more are counted as that many.
+	// maxObjects is how many objects of a peer are told apart for each reason; more are counted as that many.
 	maxObjects = 256
 	// maxExample is the longest message of a refusal in an event, in bytes; more is cut.
 	maxExample = 600

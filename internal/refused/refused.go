@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/refusals"
 	"github.com/entente-dev/entente/peering"
 )
@@ -46,21 +47,20 @@ type Log struct {
 
 // consumer is what was refused of one consumer.
 type consumer struct {
-	counts map[string]uint64
-	// objects are those that are refused and not reported yet.
-	objects map[uint64]*object
+	counts  map[string]uint64
 	reports map[string]*report
 }
 
 type object struct {
-	kind   peering.Kind
-	reason string
-	shown  refusals.Shown
-	last   time.Time
+	kind  peering.Kind
+	shown refusals.Shown
+	last  time.Time
 }
 
-// report is what the next event of a reason says.
+// report is what the next event of a reason says. Each reason has room of its own, so that none hides another.
 type report struct {
+	// objects are those that are refused and not reported yet.
+	objects map[uint64]*object
 	example string
 	since   time.Time // zero if there is nothing to report
 	last    time.Time // when the last event was written
@@ -87,12 +87,14 @@ func (l *Log) Applied(peer peering.ClusterID, ref peering.ObjectRef, err error, 
 	c := l.peers[peer]
 	if why == nil {
 		if c != nil {
-			delete(c.objects, key)
+			for _, r := range c.reports {
+				delete(r.objects, key)
+			}
 		}
 		return
 	}
 	if c == nil {
-		c = &consumer{counts: map[string]uint64{}, objects: map[uint64]*object{}, reports: map[string]*report{}}
+		c = &consumer{counts: map[string]uint64{}, reports: map[string]*report{}}
 		l.peers[peer] = c
 	}
 	c.refuse(key, ref.Kind, why, now)
@@ -101,24 +103,24 @@ func (l *Log) Applied(peer peering.ClusterID, ref peering.ObjectRef, err error, 
 func (c *consumer) refuse(key uint64, kind peering.Kind, why *peering.Refusal, now time.Time) {
 	reason := why.Reason.Condition()
 	c.counts[reason]++
-	o := c.objects[key]
+	r := c.reports[reason]
+	if r == nil {
+		r = &report{objects: map[uint64]*object{}}
+		c.reports[reason] = r
+	}
+	o := r.objects[key]
 	if o == nil {
-		if len(c.objects) >= maxObjects {
+		if len(r.objects) >= maxObjects {
 			return
 		}
 		o = &object{kind: kind}
-		c.objects[key] = o
+		r.objects[key] = o
 	}
-	o.reason, o.last = reason, now
+	o.last = now
 	// Its message is kept once for all objects.
 	o.shown.Set(kind, &peering.Refusal{Reason: why.Reason, Retryable: why.Retryable}, now)
 	if o.shown.Why() == nil {
 		return // it mostly passes by itself
-	}
-	r := c.reports[reason]
-	if r == nil {
-		r = &report{}
-		c.reports[reason] = r
 	}
 	if r.since.IsZero() {
 		r.since = now
@@ -128,16 +130,8 @@ func (c *consumer) refuse(key uint64, kind peering.Kind, why *peering.Refusal, n
 
 // Run reports refusals until ctx ends.
 func (l *Log) Run(ctx context.Context) error {
-	tick := time.NewTicker(gather)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			l.report(ctx, time.Now())
-		}
-	}
+	notify.Each(ctx, gather, func() { l.report(ctx, time.Now()) })
+	return nil
 }
 
 // report writes the events that are due, and forgets consumers that are not known any more.
@@ -197,27 +191,27 @@ func (c *consumer) due(now time.Time) []summary {
 	var out []summary
 	for _, reason := range slices.Sorted(maps.Keys(c.reports)) {
 		r := c.reports[reason]
+		// What was refused for a moment and not sent again leaves room for others.
+		maps.DeleteFunc(r.objects, func(_ uint64, o *object) bool { return now.Sub(o.last) > 2*reportEvery })
 		if r.since.IsZero() || now.Sub(r.last) < reportEvery {
 			continue
 		}
 		s := summary{reason: reason, example: r.example, noun: "pods", within: max(now.Sub(r.since), time.Minute)}
-		for key, o := range c.objects {
-			if o.reason != reason || o.shown.Why() == nil {
+		for key, o := range r.objects {
+			if o.shown.Why() == nil {
 				continue
 			}
 			if o.kind != peering.KindPod {
 				s.noun = "objects"
 			}
 			s.objects++
-			delete(c.objects, key)
+			delete(r.objects, key)
 		}
-		*r = report{last: now}
+		*r = report{objects: r.objects, last: now}
 		if s.objects > 0 { // else all were applied meanwhile
 			out = append(out, s)
 		}
 	}
-	// What was refused for a moment and not sent again leaves room for others.
-	maps.DeleteFunc(c.objects, func(_ uint64, o *object) bool { return now.Sub(o.last) > 2*reportEvery })
 	return out
 }
 

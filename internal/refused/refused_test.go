@@ -109,6 +109,18 @@ func TestRefusalsThatPassAreNotReported(t *testing.T) {
 	}
 }
 
+func TestNoReasonHidesAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig()
+	for i := range 2000 {
+		r.Applied(one, pod(i), refusal(peering.RefusedQuota, "x"), start)
+	}
+	r.Applied(one, pod(2000), refusal(peering.RefusedPodSecurity, "privileged"), start)
+	if got := r.events(t, start.Add(time.Minute)); !strings.Contains(got, "PodSecurity: 1 pod of one") {
+		t.Errorf("privileged pods do not show beside those beyond the contract: %q", got)
+	}
+}
+
 func TestWhatAConsumerCanMakeItKeepIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig()
